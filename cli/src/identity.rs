@@ -1,0 +1,330 @@
+//! `weft identity`: the flags of Linkerd's identity controller (contract 2.5), turned into the settings of `weft_identity`.
+//! Runs nothing itself; the service lives in its own crate.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{ArgAction, Args};
+use tokio_util::sync::CancellationToken;
+use weft_identity::{Config, LocalTokens, Scheme, TokenCheck};
+use weft_runtime::{log, process};
+
+/// Issues workload certificates. Every flag may be written with one dash or two, as Linkerd's charts and people do.
+#[derive(Debug, Args)]
+pub struct IdentityArgs {
+    /// Address of the Certify service; without a host it is every address.
+    #[arg(long, default_value = ":8080", value_parser = listen_address)]
+    pub addr: SocketAddr,
+    /// Address of /ping, /live, /ready and /metrics.
+    #[arg(long, default_value = ":9990", value_parser = listen_address)]
+    pub admin_addr: SocketAddr,
+    /// Namespace of the control plane, part of every identity.
+    #[arg(long, default_value = "linkerd")]
+    pub controller_namespace: String,
+    /// Last part of every identity.
+    #[arg(long, default_value = "cluster.local")]
+    pub identity_trust_domain: String,
+    /// How long a certificate is valid.
+    #[arg(long, default_value = "24h", value_parser = go_duration)]
+    pub identity_issuance_lifetime: Duration,
+    /// Added to both ends of the validity.
+    #[arg(long, default_value = "20s", value_parser = go_duration)]
+    pub identity_clock_skew_allowance: Duration,
+    /// File names in the issuer folder: linkerd.io/tls (crt.pem, key.pem) or kubernetes.io/tls (tls.crt, tls.key).
+    #[arg(long, default_value = "linkerd.io/tls")]
+    pub identity_scheme: Scheme,
+    /// Folder of the issuer's certificate and key.
+    #[arg(long, default_value = "/var/run/linkerd/identity/issuer")]
+    pub issuer: PathBuf,
+    /// The trust bundle, PEM.
+    #[arg(
+        long,
+        default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
+    )]
+    pub trust_roots: PathBuf,
+    /// Public key (PEM) that workload tokens are checked by: the token.pub of a local authority.
+    #[arg(long)]
+    pub token_public_key: PathBuf,
+    /// Level of the log, or directives such as info,weft_identity=debug.
+    #[arg(long, default_value = "info")]
+    pub log_level: String,
+    /// plain or json.
+    #[arg(long, default_value = "plain", value_parser = log_format)]
+    pub log_format: log::Format,
+    #[command(flatten)]
+    ignored: Ignored,
+}
+
+/// Flags that Linkerd's charts pass and that have nothing to do here. They are taken, so that the same arguments start either.
+#[derive(Debug, Args)]
+struct Ignored {
+    #[arg(long, hide = true)]
+    kube_apiclient_qps: Option<String>,
+    #[arg(long, hide = true)]
+    kube_apiclient_burst: Option<String>,
+    #[arg(long, hide = true)]
+    kubeconfig: Option<String>,
+    #[arg(long, hide = true)]
+    trace_collector: Option<String>,
+    #[arg(long, hide = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_pprof: Option<bool>,
+}
+
+impl Ignored {
+    fn given(&self) -> Vec<&'static str> {
+        [
+            ("kube-apiclient-qps", self.kube_apiclient_qps.is_some()),
+            ("kube-apiclient-burst", self.kube_apiclient_burst.is_some()),
+            (
+                "kubeconfig",
+                self.kubeconfig
+                    .as_ref()
+                    .is_some_and(|path| !path.is_empty()),
+            ),
+            (
+                "trace-collector",
+                self.trace_collector
+                    .as_ref()
+                    .is_some_and(|addr| !addr.is_empty()),
+            ),
+            ("enable-pprof", self.enable_pprof == Some(true)),
+        ]
+        .into_iter()
+        .filter_map(|(name, given)| given.then_some(name))
+        .collect()
+    }
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub async fn run(args: IdentityArgs) -> Result<()> {
+    log::init(&args.log_level, args.log_format).context("cannot start logging (--log-level)")?;
+    for flag in args.ignored.given() {
+        tracing::info!("the flag --{flag} has no effect here");
+    }
+    let tokens = LocalTokens::load(&args.token_public_key).context("--token-public-key")?;
+    let config = Config {
+        addr: args.addr,
+        admin_addr: Some(args.admin_addr),
+        trust_domain: args.identity_trust_domain,
+        controller_namespace: args.controller_namespace,
+        issuance_lifetime: args.identity_issuance_lifetime,
+        clock_skew_allowance: args.identity_clock_skew_allowance,
+        issuer_dir: args.issuer,
+        scheme: args.identity_scheme,
+        trust_roots: args.trust_roots,
+        tokens: TokenCheck::Local(tokens),
+    };
+    tracing::info!(?config, "starting");
+    let shutdown = CancellationToken::new();
+    let ending = shutdown.clone();
+    tokio::spawn(async move {
+        let signal = process::terminated().await;
+        tracing::info!(signal, "shutting down");
+        ending.cancel();
+    });
+    weft_identity::serve(config, shutdown).await?;
+    Ok(())
+}
+
+/// Rewrites the flags of `service`, where they have the one dash of Go's flag package (`-addr=:8080`), to the two that clap
+/// knows. Arguments of other subcommands, short flags, numbers and everything after `--` stay as they are.
+pub fn with_long_flags(
+    service: &str,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    if arguments.get(1).is_none_or(|name| name != service) {
+        return arguments;
+    }
+    let flags = arguments.iter_mut().skip(2);
+    for argument in flags.take_while(|argument| *argument != "--") {
+        let Some(name) = argument.to_str().and_then(|text| text.strip_prefix('-')) else {
+            continue;
+        };
+        let mut letters = name.chars();
+        let starts_a_word = letters
+            .next()
+            .is_some_and(|first| first.is_ascii_alphabetic());
+        if starts_a_word && letters.next().is_some_and(|second| second != '=') {
+            *argument = format!("--{name}").into();
+        }
+    }
+    arguments
+}
+
+/// `host:port`, or `:port` for every address of both families.
+fn listen_address(text: &str) -> Result<SocketAddr> {
+    if let Some(port) = text.strip_prefix(':') {
+        let port = port
+            .parse()
+            .with_context(|| format!("\"{text}\" has no port from 0 to 65535"))?;
+        return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));
+    }
+    text.parse()
+        .with_context(|| format!("\"{text}\" is not ADDRESS:PORT or :PORT"))
+}
+
+fn log_format(text: &str) -> Result<log::Format> {
+    match text {
+        "plain" => Ok(log::Format::Plain),
+        "json" => Ok(log::Format::Json),
+        other => bail!("\"{other}\" is neither plain nor json"),
+    }
+}
+
+/// A duration as Go writes it, `24h0m0s` or `1.5h`; the charts pass this form.
+fn go_duration(text: &str) -> Result<Duration> {
+    let wrong = || format!("\"{text}\" is not a duration such as 24h0m0s, 90s or 1.5h");
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        bail!(wrong());
+    }
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() && rest != "0" {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .with_context(wrong)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit);
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => bail!(wrong()),
+        };
+        let number: f64 = number.parse().ok().with_context(wrong)?;
+        let part = Duration::try_from_secs_f64(number * seconds)
+            .ok()
+            .with_context(wrong)?;
+        total = total.checked_add(part).with_context(wrong)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[derive(Debug, clap::Subcommand)]
+    enum Command {
+        Identity(Box<IdentityArgs>),
+    }
+
+    fn parse(line: &str) -> Result<IdentityArgs, clap::Error> {
+        let arguments = with_long_flags("identity", line.split_whitespace().map(OsString::from));
+        let Command::Identity(args) = Program::try_parse_from(arguments)?.command;
+        Ok(*args)
+    }
+
+    #[test]
+    fn the_arguments_of_the_chart() {
+        let args = parse(
+            "weft identity -log-level=info -log-format=json -controller-namespace=mesh -identity-trust-domain=example.org \
+             -identity-issuance-lifetime=24h0m0s -identity-clock-skew-allowance=20s -identity-scheme=kubernetes.io/tls \
+             -enable-pprof=false -kube-apiclient-qps=100 -kube-apiclient-burst 200 --token-public-key token.pub",
+        )
+        .expect("accepted");
+        assert_eq!(args.addr.to_string(), "[::]:8080");
+        assert_eq!(args.admin_addr.to_string(), "[::]:9990");
+        assert_eq!(args.controller_namespace, "mesh");
+        assert_eq!(args.identity_trust_domain, "example.org");
+        assert_eq!(
+            args.identity_issuance_lifetime,
+            Duration::from_secs(24 * 3600)
+        );
+        assert_eq!(args.identity_clock_skew_allowance, Duration::from_secs(20));
+        assert_eq!(args.identity_scheme, Scheme::Kubernetes);
+        assert_eq!(args.log_format, log::Format::Json);
+        assert_eq!(
+            args.ignored.given(),
+            ["kube-apiclient-qps", "kube-apiclient-burst"]
+        );
+    }
+
+    #[test]
+    fn one_dash_or_two() {
+        for line in [
+            "-addr 127.0.0.1:1 -enable-pprof",
+            "--addr=127.0.0.1:1 --enable-pprof=true",
+        ] {
+            let args =
+                parse(&format!("weft identity {line} -token-public-key=t")).expect("accepted");
+            assert_eq!(args.addr.to_string(), "127.0.0.1:1");
+            assert_eq!(args.ignored.given(), ["enable-pprof"]);
+        }
+        let untouched = ["weft", "other", "-addr", "-n", "--", "-x"].map(OsString::from);
+        assert_eq!(with_long_flags("identity", untouched.clone()), untouched);
+        let kept = ["weft", "identity", "-h", "-5s", "-a=b", "--", "-addr"].map(OsString::from);
+        assert_eq!(with_long_flags("identity", kept.clone()), kept);
+    }
+
+    #[test]
+    fn values_that_are_refused() {
+        for line in [
+            "-addr 8080",
+            "-addr :70000",
+            "-identity-scheme=x",
+            "-log-format=xml",
+            "-identity-issuance-lifetime=24",
+        ] {
+            let text = parse(&format!("weft identity {line} -token-public-key=t"))
+                .expect_err(line)
+                .to_string();
+            assert!(text.contains("invalid value"), "{line}: {text}");
+        }
+        assert!(
+            parse("weft identity")
+                .expect_err("no key")
+                .to_string()
+                .contains("--token-public-key")
+        );
+    }
+
+    #[test]
+    fn durations_of_go() {
+        for (text, milliseconds) in [
+            ("24h0m0s", 86_400_000),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("300ms", 300),
+            ("0", 0),
+            ("0s", 0),
+        ] {
+            assert_eq!(
+                go_duration(text).expect(text),
+                Duration::from_millis(milliseconds),
+                "{text}"
+            );
+        }
+        for text in [
+            "",
+            "h",
+            "5",
+            "5d",
+            "-5s",
+            "1..5s",
+            "1s 2",
+            "99999999999999999999h",
+            "5 s",
+        ] {
+            assert!(go_duration(text).is_err(), "{text}");
+        }
+    }
+}

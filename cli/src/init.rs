@@ -1,0 +1,223 @@
+//! Owns `weft init`: takes the flags of the init container (contract 9.5) and applies the rules of [`rules`] with
+//! iptables. It knows nothing of pods or meshes.
+
+pub mod rules;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use ipnet::IpNet;
+
+use rules::{Family, PortRange, Rules};
+
+/// Where the kernel keeps the time limit of connections in CLOSE_WAIT.
+const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+
+/// Flags of `weft init`; names and defaults are those of contract 9.5.
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// Port of the proxy that takes arriving connections
+    #[arg(long, default_value_t = 4143)]
+    pub incoming_proxy_port: u16,
+    /// Port of the proxy that takes leaving connections
+    #[arg(long, default_value_t = 4140)]
+    pub outgoing_proxy_port: u16,
+    /// User of the proxy, whose own connections are never redirected
+    #[arg(long, default_value_t = 2102)]
+    pub proxy_uid: u32,
+    /// Group of the proxy, whose own connections are never redirected
+    #[arg(long)]
+    pub proxy_gid: Option<u32>,
+    /// Arriving connections to these ports or ranges (`80,8000-8010`) bypass the proxy
+    #[arg(long, value_delimiter = ',', default_values = ["4190", "4191"])]
+    pub inbound_ports_to_ignore: Vec<PortRange>,
+    /// Leaving connections to these ports or ranges bypass the proxy
+    #[arg(long, value_delimiter = ',')]
+    pub outbound_ports_to_ignore: Vec<PortRange>,
+    /// Connections arriving from these networks bypass the proxy
+    #[arg(long, value_delimiter = ',')]
+    pub subnets_to_ignore: Vec<IpNet>,
+    /// Redirect only these arriving ports (all of them if not given)
+    #[arg(long, value_delimiter = ',')]
+    pub ports_to_redirect: Vec<u16>,
+    /// The iptables to use: `iptables`, `iptables-nft` or `iptables-legacy`
+    #[arg(long, default_value = "iptables")]
+    pub firewall_bin_path: String,
+    /// The matching save program; by default the one that belongs to `--firewall-bin-path`
+    #[arg(long)]
+    pub firewall_save_bin_path: Option<String>,
+    /// Also apply the rules with ip6tables
+    #[arg(long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub ipv6: bool,
+    /// Seconds a connection may stay in CLOSE_WAIT (needs a writable /proc/sys)
+    #[arg(long)]
+    pub timeout_close_wait_secs: Option<u32>,
+    /// Accepted for compatibility: plain or json
+    #[arg(long, default_value = "plain")]
+    pub log_format: String,
+    /// Accepted for compatibility: the level of messages
+    #[arg(long, default_value = "info")]
+    pub log_level: String,
+    /// Wait for the xtables lock instead of failing when another program holds it
+    #[arg(short = 'w', long)]
+    pub use_wait_flag: bool,
+    /// Network namespace (a path) to apply the rules in instead of our own
+    #[arg(long)]
+    pub netns: Option<PathBuf>,
+    /// Print what would be done and change nothing
+    #[arg(long)]
+    pub simulate: bool,
+}
+
+/// Why the rules could not be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The program is not there.
+    #[error("cannot start `{program}`: {source}; install the Debian package `iptables` or name another with --firewall-bin-path")]
+    Missing {
+        /// What was started.
+        program: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The program refused.
+    #[error("`{program}` failed: {message}; it needs CAP_NET_ADMIN and CAP_NET_RAW in its network namespace")]
+    Refused {
+        /// What was started.
+        program: String,
+        /// The last of what it said.
+        message: String,
+    },
+    /// The namespace cannot be entered.
+    #[error("cannot enter the network namespace `{}`: {source}; it needs CAP_SYS_ADMIN", path.display())]
+    Namespace {
+        /// The path given.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The kernel setting cannot be written.
+    #[error("cannot write {CLOSE_WAIT}: {0}; run privileged or leave out --timeout-close-wait-secs")]
+    CloseWait(std::io::Error),
+}
+
+/// The programs that make up one iptables variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Firewall {
+    save: String,
+    restore: String,
+    wait: bool,
+}
+
+impl Firewall {
+    /// The save and restore programs of `binary` (`iptables-nft` → `iptables-nft-save`), or those beside `save` if given.
+    pub fn of(binary: &str, save: Option<&str>, wait: bool) -> Self {
+        let save = save.map_or_else(|| format!("{binary}-save"), str::to_owned);
+        let stem = save.strip_suffix("-save").unwrap_or(binary);
+        Firewall { restore: format!("{stem}-restore"), save, wait }
+    }
+
+    fn v6(&self) -> Self {
+        let other = |program: &str| match program.rfind("iptables") {
+            Some(at) => format!("{}ip6tables{}", &program[..at], &program[at + "iptables".len()..]),
+            None => program.to_owned(),
+        };
+        Firewall { save: other(&self.save), restore: other(&self.restore), wait: self.wait }
+    }
+
+    /// Applies `rules` in the network namespace of the calling thread, as one transaction.
+    pub fn apply(&self, rules: &Rules, family: Family) -> Result<(), InitError> {
+        let saved = self.saved()?;
+        let mut command = Command::new(&self.restore);
+        command.arg("--noflush").args(self.wait.then_some("-w"));
+        run(&self.restore, command, &rules.restore_input(family, &saved)).map(|_| ())
+    }
+
+    fn saved(&self) -> Result<String, InitError> {
+        let mut command = Command::new(&self.save);
+        command.args(["-t", "nat"]);
+        run(&self.save, command, "")
+    }
+}
+
+fn run(program: &str, mut command: Command, input: &str) -> Result<String, InitError> {
+    let missing = |source| InitError::Missing { program: program.to_owned(), source };
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(missing)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that refuses its arguments closes the pipe; its exit status tells more than the pipe error.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(missing)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let message = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message").trim().to_owned();
+    Err(InitError::Refused { program: program.to_owned(), message })
+}
+
+impl InitArgs {
+    /// The rules these flags ask for.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            incoming_proxy_port: self.incoming_proxy_port,
+            outgoing_proxy_port: self.outgoing_proxy_port,
+            proxy_uid: self.proxy_uid,
+            proxy_gid: self.proxy_gid,
+            inbound_ports_to_ignore: self.inbound_ports_to_ignore.clone(),
+            outbound_ports_to_ignore: self.outbound_ports_to_ignore.clone(),
+            subnets_to_ignore: self.subnets_to_ignore.clone(),
+            ports_to_redirect: self.ports_to_redirect.clone(),
+        }
+    }
+}
+
+/// Runs `weft init`.
+pub fn run_init(args: &InitArgs) -> Result<(), InitError> {
+    if let Some(path) = &args.netns {
+        enter(path).map_err(|source| InitError::Namespace { path: path.clone(), source })?;
+    }
+    let firewall = Firewall::of(&args.firewall_bin_path, args.firewall_save_bin_path.as_deref(), args.use_wait_flag);
+    let families = [(Family::V4, firewall.clone()), (Family::V6, firewall.v6())];
+    for (family, firewall) in families.into_iter().take(if args.ipv6 { 2 } else { 1 }) {
+        if args.simulate {
+            print!("# {} --noflush\n{}", firewall.restore, args.rules().restore_input(family, ""));
+        } else {
+            firewall.apply(&args.rules(), family)?;
+        }
+    }
+    match args.timeout_close_wait_secs {
+        Some(seconds) if !args.simulate => std::fs::write(CLOSE_WAIT, seconds.to_string()).map_err(InitError::CloseWait),
+        _ => Ok(()),
+    }
+}
+
+fn enter(path: &PathBuf) -> Result<(), std::io::Error> {
+    let file = std::fs::File::open(path)?;
+    Ok(nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variant_names_its_programs() {
+        let nft = Firewall::of("iptables-nft", Some("iptables-nft-save"), false);
+        assert_eq!((nft.save.as_str(), nft.restore.as_str()), ("iptables-nft-save", "iptables-nft-restore"));
+        let legacy = Firewall::of("/usr/sbin/iptables-legacy", None, true).v6();
+        assert_eq!(legacy.save, "/usr/sbin/ip6tables-legacy-save");
+        assert_eq!(legacy.restore, "/usr/sbin/ip6tables-legacy-restore");
+    }
+
+    #[test]
+    fn a_missing_program_names_the_package() {
+        let error = Firewall::of("no-such-iptables", None, false)
+            .apply(&Rules::default(), Family::V4)
+            .expect_err("the program does not exist");
+        assert!(error.to_string().contains("Debian package `iptables`"), "{error}");
+    }
+}

@@ -1,0 +1,248 @@
+//! Owns the pure store of facts that answers proxies: `apply`, `delete` and `reset` return the keys that changed.
+//! No I/O, no clock, no logging; whoever feeds it reports the objects it refuses.
+
+mod authorization;
+mod node;
+mod notes;
+mod pod;
+mod reader;
+mod route;
+mod selector;
+mod server;
+mod service;
+mod slice;
+mod table;
+
+use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
+
+pub use authorization::{
+    AuthenticationRef, Authorization, AuthorizationTarget, ClientAuthentication, Identities, NetworkMatch,
+    ServerAuthz, ServerChoice,
+};
+pub use node::Node;
+pub use pod::{CONTROL_NAMESPACE_LABEL, ContainerPort, PROXY_CONTAINER, Pod, ProxyPorts};
+pub use reader::Reader;
+pub use route::{
+    Backend, HeaderFilter, HostMatch, PathMatch, Route, RouteFilter, RouteMatch, RouteParent, RouteParentKind,
+    RouteRule, RouteTimeouts, TextMatch,
+};
+pub use selector::Selector;
+pub use server::{PortRef, Server};
+pub use service::{AppProtocol, Service, ServicePort};
+pub use slice::{SERVICE_NAME_LABEL, Slice, SliceEndpoint, SlicePort};
+
+use crate::objects::{Kind, Name, Object, ObjectRef};
+use table::{ByGroup, Table};
+
+/// Age of an object: nanoseconds since 1970, `None` when it has no creationTimestamp (oldest).
+pub type Created = Option<i128>;
+
+/// One thing somebody may have read from the index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// A Service.
+    Service(Name),
+    /// The slices of a Service.
+    Slices(Name),
+    /// A pod.
+    Pod(Name),
+    /// A node.
+    Node(Arc<str>),
+    /// The Services and pods that have an address.
+    Address(IpAddr),
+    /// The Servers of a namespace.
+    Servers(Arc<str>),
+    /// The AuthorizationPolicies and ServerAuthorizations of a namespace.
+    Authorizations(Arc<str>),
+    /// A MeshTLSAuthentication or NetworkAuthentication of this name.
+    Authentication(Name),
+    /// The routes that have this parent.
+    Routes(RouteParentKind, Name),
+}
+
+/// Why an object, or one field of it, does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// The object.
+    pub object: ObjectRef,
+    /// Path of the field, e.g. `spec.port`.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// Whether the whole object was refused (its previous version stays in force) or only this field.
+    pub refused: bool,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, field, reason, .. } = self;
+        let effect = if self.refused { "the object is ignored, its last good version stays in force" } else { "the field is ignored" };
+        write!(f, "{object}: {field}: {reason}; {effect}")
+    }
+}
+
+/// What an update changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// What has another value than before.
+    pub keys: HashSet<Key>,
+    /// What was refused.
+    pub invalid: Vec<Invalid>,
+}
+
+impl Changed {
+    /// Adds what another update changed.
+    pub fn merge(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+        self.invalid.extend(other.invalid);
+    }
+}
+
+/// The store.
+#[derive(Debug, Default)]
+pub struct Index {
+    services: Table<Service>,
+    services_by_ip: ByGroup<IpAddr>,
+    slices: Table<Slice>,
+    slices_by_service: ByGroup<Name>,
+    pods: Table<Pod>,
+    pods_by_ip: ByGroup<IpAddr>,
+    nodes: Table<Node>,
+    servers: Table<Server>,
+    authorizations: Table<Authorization>,
+    server_authzs: Table<ServerAuthz>,
+    identities: Table<Identities>,
+    networks: Table<Vec<NetworkMatch>>,
+    policy_routes: Table<Route>,
+    gateway_routes: Table<Route>,
+    routes_by_parent: ByGroup<(RouteParentKind, Name, Kind)>,
+}
+
+impl Index {
+    /// Stores an object. An equal one changes nothing; an invalid one is refused and its last good version stays.
+    pub fn apply(&mut self, object: &Object) -> Changed {
+        let name = object.name();
+        let mut notes = notes::Notes::new(object.reference());
+        let keys = match object {
+            Object::Service(o) => service::read(o, &mut notes).map(|v| self.set_service(&name, Some(v))),
+            Object::EndpointSlice(o) => slice::read(o, &name, &mut notes).map(|v| self.set_slice(&name, Some(v))),
+            Object::Pod(o) => Some(self.set_pod(&name, Some(pod::read(o, &name, &mut notes)))),
+            Object::Node(o) => Some(self.set_node(&name, Some(node::read(o)))),
+            Object::Server(o) => server::read(o, &name, &mut notes).map(|v| self.set_server(&name, Some(v))),
+            Object::AuthorizationPolicy(o) => authorization::read_policy(o, &name, &mut notes)
+                .map(|v| authorization_keys(&name, self.authorizations.set(&name, Some(v)).is_some())),
+            Object::ServerAuthorization(o) => authorization::read_server_authorization(o, &name, &mut notes)
+                .map(|v| authorization_keys(&name, self.server_authzs.set(&name, Some(v)).is_some())),
+            Object::MeshTlsAuthentication(o) => authorization::read_identities(o, &name, &mut notes)
+                .map(|v| authentication_keys(&name, self.identities.set(&name, Some(v)).is_some())),
+            Object::NetworkAuthentication(o) => authorization::read_networks(&o.spec.networks, "spec.networks", &mut notes)
+                .map(|v| authentication_keys(&name, self.networks.set(&name, Some(v)).is_some())),
+            Object::HttpRoute(group, o) => route::read(*group, o, &name, &mut notes)
+                .map(|v| self.set_route(object.kind(), &name, Some(v))),
+        };
+        Changed { keys: keys.unwrap_or_default(), invalid: notes.finish() }
+    }
+
+    /// Removes an object; one that is not there changes nothing.
+    pub fn delete(&mut self, object: &ObjectRef) -> Changed {
+        let name = &object.name;
+        let keys = match object.kind {
+            Kind::Service => self.set_service(name, None),
+            Kind::EndpointSlice => self.set_slice(name, None),
+            Kind::Pod => self.set_pod(name, None),
+            Kind::Node => self.set_node(name, None),
+            Kind::Server => self.set_server(name, None),
+            Kind::AuthorizationPolicy => authorization_keys(name, self.authorizations.set(name, None).is_some()),
+            Kind::ServerAuthorization => authorization_keys(name, self.server_authzs.set(name, None).is_some()),
+            Kind::MeshTlsAuthentication => authentication_keys(name, self.identities.set(name, None).is_some()),
+            Kind::NetworkAuthentication => authentication_keys(name, self.networks.set(name, None).is_some()),
+            Kind::PolicyHttpRoute | Kind::GatewayHttpRoute => self.set_route(object.kind, name, None),
+        };
+        Changed { keys, invalid: Vec::new() }
+    }
+
+    /// Replaces all objects of a kind (a watch that starts over). Objects of other kinds in `objects` are ignored.
+    pub fn reset(&mut self, kind: Kind, objects: &[Object]) -> Changed {
+        let mut changed = Changed::default();
+        let wanted: HashSet<Name> = objects.iter().filter(|o| o.kind() == kind).map(Object::name).collect();
+        for name in self.names(kind).into_iter().filter(|name| !wanted.contains(name)) {
+            changed.merge(self.delete(&ObjectRef { kind, name }));
+        }
+        for object in objects.iter().filter(|o| o.kind() == kind) {
+            changed.merge(self.apply(object));
+        }
+        changed
+    }
+
+    fn names(&self, kind: Kind) -> Vec<Name> {
+        match kind {
+            Kind::Service => self.services.names(),
+            Kind::EndpointSlice => self.slices.names(),
+            Kind::Pod => self.pods.names(),
+            Kind::Node => self.nodes.names(),
+            Kind::Server => self.servers.names(),
+            Kind::AuthorizationPolicy => self.authorizations.names(),
+            Kind::ServerAuthorization => self.server_authzs.names(),
+            Kind::MeshTlsAuthentication => self.identities.names(),
+            Kind::NetworkAuthentication => self.networks.names(),
+            Kind::PolicyHttpRoute => self.policy_routes.names(),
+            Kind::GatewayHttpRoute => self.gateway_routes.names(),
+        }
+    }
+
+    fn set_service(&mut self, name: &Name, service: Option<Service>) -> HashSet<Key> {
+        let new: Vec<IpAddr> = service.as_ref().map(|s| s.cluster_ips.clone()).unwrap_or_default();
+        let Some(old) = self.services.set(name, service) else { return HashSet::new() };
+        let old = old.map(|s| s.cluster_ips.clone()).unwrap_or_default();
+        self.services_by_ip.regroup(name, &old, &new);
+        let addresses = old.into_iter().chain(new).map(Key::Address);
+        addresses.chain([Key::Service(name.clone())]).collect()
+    }
+
+    fn set_slice(&mut self, name: &Name, slice: Option<Slice>) -> HashSet<Key> {
+        let new: Vec<Name> = slice.iter().map(|s| s.service.clone()).collect();
+        let Some(old) = self.slices.set(name, slice) else { return HashSet::new() };
+        let old: Vec<Name> = old.iter().map(|s| s.service.clone()).collect();
+        self.slices_by_service.regroup(name, &old, &new);
+        old.into_iter().chain(new).map(Key::Slices).collect()
+    }
+
+    fn set_pod(&mut self, name: &Name, pod: Option<Pod>) -> HashSet<Key> {
+        let new = pod.as_ref().map(Pod::addresses).unwrap_or_default();
+        let Some(old) = self.pods.set(name, pod) else { return HashSet::new() };
+        let old = old.as_deref().map(Pod::addresses).unwrap_or_default();
+        self.pods_by_ip.regroup(name, &old, &new);
+        let addresses = old.into_iter().chain(new).map(Key::Address);
+        addresses.chain([Key::Pod(name.clone())]).collect()
+    }
+
+    fn set_node(&mut self, name: &Name, node: Option<Node>) -> HashSet<Key> {
+        let changed = self.nodes.set(name, node).is_some();
+        changed.then(|| Key::Node(Arc::clone(&name.name))).into_iter().collect()
+    }
+
+    fn set_server(&mut self, name: &Name, server: Option<Server>) -> HashSet<Key> {
+        let changed = self.servers.set(name, server).is_some();
+        changed.then(|| Key::Servers(Arc::clone(&name.namespace))).into_iter().collect()
+    }
+
+    fn set_route(&mut self, kind: Kind, name: &Name, route: Option<Route>) -> HashSet<Key> {
+        let groups = |route: Option<&Route>| -> Vec<_> {
+            route.into_iter().flat_map(|r| &r.parents).map(|p| (p.kind, p.name.clone(), kind)).collect()
+        };
+        let new = groups(route.as_ref());
+        let table = if kind == Kind::PolicyHttpRoute { &mut self.policy_routes } else { &mut self.gateway_routes };
+        let Some(old) = table.set(name, route) else { return HashSet::new() };
+        let old = groups(old.as_deref());
+        self.routes_by_parent.regroup(name, &old, &new);
+        old.into_iter().chain(new).map(|(kind, parent, _)| Key::Routes(kind, parent)).collect()
+    }
+}
+
+fn authorization_keys(name: &Name, changed: bool) -> HashSet<Key> {
+    changed.then(|| Key::Authorizations(Arc::clone(&name.namespace))).into_iter().collect()
+}
+
+fn authentication_keys(name: &Name, changed: bool) -> HashSet<Key> {
+    changed.then(|| Key::Authentication(name.clone())).into_iter().collect()
+}

@@ -1,0 +1,40 @@
+//! Owns the objects a control plane reads, the pure index over them and the two ways to fill it; does not speak gRPC
+//! and does not decide policy.
+//!
+//! The parts, from the outside in:
+//! - [`objects`]: Kubernetes and Linkerd objects as Rust types, parsed by `apiVersion` and `kind`.
+//! - [`manifests`]: a directory of manifests, watched, completed to what a cluster would have made of it.
+//! - [`Index`]: the pure store (`apply`, `delete`, `reset` → the keys that changed).
+//! - [`Shared`]: the index behind a lock, and who is told when a key changes.
+//! - [`Views`]: states computed from the index, one per distinct question, each behind a `tokio::sync::watch`.
+//!
+//! Everything of a local control plane, from a directory of manifests:
+//! ```no_run
+//! use std::sync::Arc;
+//! use tokio_util::sync::CancellationToken;
+//! use weft_cluster::{ManifestSource, MeshSettings, Shared, manifests::LocalMesh};
+//! # async fn start() {
+//! let shutdown = CancellationToken::new();
+//! let shared = Shared::new();
+//! let source = ManifestSource::new("manifests".into(), LocalMesh::new("linkerd"), Arc::clone(&shared));
+//! source.reload();
+//! tokio::spawn(Arc::clone(&source).watch(shutdown.clone()));
+//! let mesh = MeshSettings { assume_accepted: true, ..MeshSettings::default() };
+//! // weft_destination::serve_on(listener_8086, weft_destination::Settings::new(mesh.clone()), shared.clone(), …)
+//! // weft_policy::serve_on(listener_8090, weft_policy::Settings::new(mesh), shared, …)
+//! # }
+//! ```
+
+pub mod index;
+pub mod manifests;
+mod mesh;
+pub mod objects;
+mod shared;
+mod views;
+
+pub use index::{Changed, Index, Invalid, Key, Reader};
+pub use manifests::{ManifestError, ManifestSource};
+pub use mesh::{DefaultPolicy, MeshSettings, UnknownDefaultPolicy};
+pub use objects::{Kind, Name, Object, ObjectRef};
+pub use shared::{Listener, Shared};
+pub use views::{Query, Subscription, TooManyViews, Views};

@@ -1,0 +1,199 @@
+//! Owns HTTP/1 on both sides: serving a client's connection, and one connection to a server
+//! that is driven by whoever uses it (no task of its own). Does not choose servers.
+
+use super::body::Body;
+use super::client::IdleConnections;
+use super::{Handler, Limits};
+use crate::stream::Stream;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1 as client;
+use hyper_util::rt::TokioIo;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use weft_runtime::drain;
+
+/// Serves HTTP/1.0 and 1.1 on `io` until the client is done, or draining began and the request
+/// in flight has its answer.
+///
+/// # Errors
+/// Those of the connection: broken framing, i/o.
+pub async fn serve<H: Handler>(
+    io: Stream,
+    handler: H,
+    limits: Limits,
+    drain: drain::Watch,
+) -> Result<(), hyper::Error> {
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let answer = handler.clone().handle(request.map(Body::h1));
+        async move { answer.await.map_err(Aborted) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .half_close(true)
+        .preserve_header_case(true)
+        .max_headers(limits.max_headers)
+        .max_buf_size(limits.max_header_bytes)
+        // Case P18: an idle keep-alive connection is not a slow request.
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let mut draining = pin!(drain.signaled());
+    tokio::select! {
+        result = connection.as_mut() => return result,
+        () = draining.as_mut() => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await
+}
+
+/// Ends a client's connection where HTTP/1 has no way to say why.
+#[derive(Debug, thiserror::Error)]
+#[error("response was aborted by the server: {0}")]
+struct Aborted(h2::Reason);
+
+/// One connection to an HTTP/1 server.
+///
+/// Nothing reads it while it is idle, so an end that has come is seen when it is used next.
+pub struct Connection {
+    sender: client::SendRequest<Body>,
+    driver: Option<client::Connection<TokioIo<Stream>, Body>>,
+}
+
+/// Why a request on a connection got no response.
+pub enum SendError {
+    /// Nothing of it was sent: it can go elsewhere.
+    Unsent(Box<Request<Body>>),
+    /// It was sent, or may have been.
+    Failed(hyper::Error),
+}
+
+impl Connection {
+    /// Starts HTTP/1 on `io`.
+    ///
+    /// # Errors
+    /// Those of hyper's handshake; it sends nothing.
+    pub async fn start(io: Stream, limits: Limits) -> Result<Box<Self>, hyper::Error> {
+        let (sender, driver) = client::Builder::new()
+            .preserve_header_case(true)
+            .max_headers(limits.max_headers)
+            .max_buf_size(limits.max_header_bytes)
+            .handshake(TokioIo::new(io))
+            .await?;
+        Ok(Box::new(Self {
+            sender,
+            driver: Some(driver),
+        }))
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        if let Some(driver) = &mut self.driver
+            && Pin::new(driver).poll(cx).is_ready()
+        {
+            self.driver = None;
+        }
+    }
+
+    /// Whether the server has ended it, or may take another request.
+    pub fn poll_usable(&mut self, cx: &mut Context<'_>) -> bool {
+        self.drive(cx);
+        self.driver.is_some() && self.sender.is_ready()
+    }
+
+    /// Sends a request and waits for the head of its response.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    pub async fn send(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let mut response = pin!(self.sender.try_send_request(request));
+        poll_fn(|cx| {
+            if let Some(driver) = &mut self.driver
+                && Pin::new(driver).poll(cx).is_ready()
+            {
+                self.driver = None;
+            }
+            response.as_mut().poll(cx)
+        })
+        .await
+        .map_err(|mut error| match error.take_message() {
+            Some(request) => SendError::Unsent(Box::new(request)),
+            None => SendError::Failed(error.into_error()),
+        })
+    }
+
+    /// Goes on in a task of its own, in which it can stop being HTTP: for upgrades, and for
+    /// requests that are still being sent when their response begins.
+    pub fn detach(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            tokio::spawn(async move {
+                if let Err(error) = driver.with_upgrades().await {
+                    tracing::debug!(%error, "HTTP/1 connection ended");
+                }
+            });
+        }
+    }
+}
+
+/// A response body together with the connection that it comes from.
+pub struct UpstreamH1 {
+    incoming: Incoming,
+    connection: Option<Box<Connection>>,
+    home: Weak<IdleConnections>,
+}
+
+impl UpstreamH1 {
+    /// `connection` goes to `home` when the body has been read to its end.
+    pub fn new(
+        incoming: Incoming,
+        connection: Option<Box<Connection>>,
+        home: &Arc<IdleConnections>,
+    ) -> Self {
+        Self {
+            incoming,
+            connection,
+            home: Arc::downgrade(home),
+        }
+    }
+
+    /// Whether all of the body has been read.
+    pub fn is_end_stream(&self) -> bool {
+        http_body::Body::is_end_stream(&self.incoming)
+    }
+
+    /// What is known of the length still to come.
+    pub fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.incoming)
+    }
+
+    /// The next frame; drives the connection as far as that takes.
+    pub fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let mut frame = http_body::Body::poll_frame(Pin::new(&mut self.incoming), cx);
+        if frame.is_pending() && let Some(connection) = &mut self.connection {
+            connection.drive(cx);
+            frame = http_body::Body::poll_frame(Pin::new(&mut self.incoming), cx);
+        }
+        if matches!(frame, Poll::Ready(None)) || self.is_end_stream() {
+            self.finish(cx);
+        }
+        frame
+    }
+
+    /// Gives the connection back if the server left it open.
+    pub fn finish(&mut self, cx: &mut Context<'_>) {
+        if let Some(mut connection) = self.connection.take()
+            && connection.poll_usable(cx)
+            && let Some(home) = self.home.upgrade()
+        {
+            home.put(connection);
+        }
+    }
+}

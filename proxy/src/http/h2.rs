@@ -1,0 +1,211 @@
+//! Owns HTTP/2 on both sides, directly on the h2 crate: one task a stream, in which the request
+//! is handled and both bodies are moved. Does not choose servers.
+
+use super::body::Body;
+use super::{Handler, Http2Params, KeepAlive};
+use crate::stream::Stream;
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use http::{Request, Response};
+use http_body::Body as _;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use weft_runtime::drain;
+
+/// Serves HTTP/2 with prior knowledge on `io` until the client is done. When draining begins the
+/// client is told to go (GOAWAY) and the streams in flight run to their end.
+///
+/// # Errors
+/// Those of the connection: broken framing, i/o, a peer that does not answer pings.
+pub async fn serve<H: Handler>(
+    io: Stream,
+    handler: H,
+    params: Http2Params,
+    drain: drain::Watch,
+) -> Result<(), h2::Error> {
+    let mut connection: h2::server::Connection<_, Bytes> =
+        params.server().handshake(io).await?;
+    let mut keep_alive = pin!(watch_peer(connection.ping_pong(), params.keep_alive));
+    let mut draining = pin!(drain.signaled());
+    let mut told = false;
+    loop {
+        tokio::select! {
+            biased;
+            accepted = connection.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    tokio::spawn(serve_stream(handler.clone(), request, respond));
+                }
+                Some(Err(error)) => return Err(error),
+                None => return Ok(()),
+            },
+            () = draining.as_mut(), if !told => {
+                told = true;
+                connection.graceful_shutdown();
+            }
+            () = keep_alive.as_mut() => {
+                connection.abrupt_shutdown(Reason::NO_ERROR);
+                tracing::debug!("HTTP/2 client does not answer pings");
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// One request: handle it, answer it, and stop at once if the client resets the stream.
+async fn serve_stream<H: Handler>(
+    handler: H,
+    request: Request<RecvStream>,
+    mut respond: h2::server::SendResponse<Bytes>,
+) {
+    let (head, recv) = request.into_parts();
+    let body = Body::h2(&head.headers, recv);
+    let mut answer = pin!(handler.handle(Request::from_parts(head, body)));
+    let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => respond.poll_reset(cx).map(|_| None),
+    })
+    .await;
+    let response = match answer {
+        Some(Ok(response)) => response,
+        Some(Err(reason)) => return respond.send_reset(reason),
+        None => return,
+    };
+    let (mut head, body) = response.into_parts();
+    head.version = http::Version::HTTP_2;
+    let end = body.is_empty();
+    match respond.send_response(Response::from_parts(head, ()), end) {
+        Ok(_) if end => {}
+        Ok(send) => send_body(send, body).await,
+        Err(error) => tracing::debug!(%error, "HTTP/2 response was not sent"),
+    }
+}
+
+/// Moves `body` into `send` as the peer's window allows, trailers included. A body that breaks
+/// off resets the stream; a peer that resets the stream drops the body.
+pub async fn send_body(mut send: SendStream<Bytes>, body: Body) {
+    let mut body = pin!(body);
+    loop {
+        send.reserve_capacity(1);
+        let room = poll_fn(|cx| {
+            while send.capacity() == 0 {
+                match send.poll_capacity(cx) {
+                    Poll::Ready(Some(Ok(_))) => {}
+                    Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(false),
+                    Poll::Pending => return send.poll_reset(cx).map(|_| false),
+                }
+            }
+            Poll::Ready(true)
+        });
+        if !room.await {
+            return;
+        }
+        let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+            Poll::Ready(frame) => Poll::Ready(Some(frame)),
+            Poll::Pending => send.poll_reset(cx).map(|_| None),
+        });
+        let Some(frame) = frame.await else { return };
+        let sent = match frame {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => {
+                    let end = body.is_end_stream();
+                    match send.send_data(data, end) {
+                        Ok(()) if end => return,
+                        sent => sent,
+                    }
+                }
+                Err(frame) => match frame.into_trailers() {
+                    Ok(trailers) => {
+                        // An error here means that the stream is gone.
+                        let _ = send.send_trailers(trailers);
+                        return;
+                    }
+                    Err(_) => Ok(()),
+                },
+            },
+            Some(Err(error)) => return send.send_reset(error.reason()),
+            None => {
+                let _ = send.send_data(Bytes::new(), true);
+                return;
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends a request on a stream of its own and waits for the head of the response. The request's
+/// body is moved meanwhile, and goes on in a task of its own if it has not ended by then.
+///
+/// # Errors
+/// The stream's or the connection's end.
+pub async fn send(
+    connection: &mut h2::client::SendRequest<Bytes>,
+    request: Request<Body>,
+) -> Result<Response<Body>, h2::Error> {
+    let (head, body) = request.into_parts();
+    let end = body.is_empty();
+    let (response, send) = connection.send_request(Request::from_parts(head, ()), end)?;
+    let mut response = pin!(response);
+    let response = if end {
+        drop(send);
+        response.await?
+    } else {
+        let mut upload = Box::pin(send_body(send, body));
+        let mut sending = true;
+        let response = poll_fn(|cx| {
+            if sending && upload.as_mut().poll(cx).is_ready() {
+                sending = false;
+            }
+            response.as_mut().poll(cx)
+        })
+        .await?;
+        if sending {
+            tokio::spawn(upload);
+        }
+        response
+    };
+    let (head, recv) = response.into_parts();
+    let body = Body::h2(&head.headers, recv);
+    Ok(Response::from_parts(head, body))
+}
+
+/// Resolves when the peer has not answered a ping in time; never without keep-alive.
+pub async fn watch_peer(pings: Option<h2::PingPong>, keep_alive: Option<KeepAlive>) {
+    let (Some(mut pings), Some(keep_alive)) = (pings, keep_alive) else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(keep_alive.interval).await;
+        let pong = pings.ping(h2::Ping::opaque());
+        match tokio::time::timeout(keep_alive.timeout, pong).await {
+            Ok(Ok(_)) => {}
+            // The connection has ended; it says so itself.
+            Ok(Err(_)) => return std::future::pending().await,
+            Err(_elapsed) => return,
+        }
+    }
+}
+
+/// Drives a client connection to its end.
+pub async fn drive(
+    connection: h2::client::Connection<Stream, Bytes>,
+    pings: Option<h2::PingPong>,
+    keep_alive: Option<KeepAlive>,
+) {
+    let mut connection = pin!(connection);
+    let mut keep_alive = pin!(watch_peer(pings, keep_alive));
+    let ended = poll_fn(|cx| {
+        if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        keep_alive.as_mut().poll(cx).map(|()| None)
+    })
+    .await;
+    match ended {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(%error, "HTTP/2 connection ended"),
+        None => tracing::debug!("HTTP/2 server does not answer pings"),
+    }
+}

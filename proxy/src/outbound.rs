@@ -1,0 +1,239 @@
+//! Owns traffic that leaves the workload (4140): the life of an outbound connection, in call
+//! order: accept → original destination → discovery → protocol → serve. Requests are in `http`.
+
+pub mod backend;
+pub mod balance;
+pub mod discovery;
+pub mod endpoint;
+pub mod http;
+pub mod policy;
+
+use crate::detect::{self, Carried};
+use crate::error::Error;
+use crate::http::client::{ClientSettings, Version};
+use crate::http::{Http2Params, Limits, h1, h2};
+use crate::limit::InFlight;
+use crate::metrics::OutboundMetrics;
+use crate::metrics::labels::{Labels, NoTlsReason, TlsStatus};
+use crate::settings;
+use crate::stream::Stream;
+use backend::Backend;
+use discovery::{Destination, Discovery};
+use http::HttpConnection;
+use policy::{OpaqueRoute, Protocol};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream};
+use weft_runtime::{copy, drain, net};
+
+/// What all of outbound shares.
+pub struct Context {
+    /// The settings of this direction.
+    pub settings: settings::Outbound,
+    /// How HTTP clients behave.
+    pub client: ClientSettings,
+    /// Limits on what clients send.
+    pub limits: Limits,
+    /// Parameters for HTTP/2 clients.
+    pub server_http2: Http2Params,
+    /// Our own certificate.
+    pub store: weft_tls::Store,
+    /// The addresses of this workload.
+    pub local_ips: BTreeSet<IpAddr>,
+    /// Metrics of this direction.
+    pub metrics: OutboundMetrics,
+    /// Requests under way.
+    pub in_flight: InFlight,
+    /// Randomness for choices, not for secrets.
+    pub random: crate::random::Random,
+}
+
+impl Context {
+    /// A random number.
+    pub fn random(&self) -> u64 {
+        self.random.next()
+    }
+
+    /// Whether an address is this workload's own (contract 4.3).
+    pub fn is_local(&self, addr: SocketAddr) -> bool {
+        self.local_ips.contains(&addr.ip())
+    }
+}
+
+/// Serves traffic that leaves the workload.
+pub struct Outbound {
+    /// Shared state.
+    pub context: Arc<Context>,
+    /// Knowledge of destinations.
+    pub discovery: Discovery,
+    /// Ports of this proxy, to which nothing is forwarded (case T07).
+    pub own_ports: Vec<u16>,
+}
+
+/// Why an outbound connection was ended by the proxy.
+#[derive(Debug, thiserror::Error)]
+pub enum OutboundError {
+    /// The connection was not redirected, or would come back to this proxy.
+    #[error("{0}")]
+    Destination(String),
+    /// The connection broke while it was looked at.
+    #[error("reading the client's first bytes: {0}")]
+    Detect(std::io::Error),
+    /// It was not allowed or not possible to serve it.
+    #[error(transparent)]
+    Refused(#[from] Error),
+    /// HTTP/1 ended badly.
+    #[error("HTTP/1 from the client: {0}")]
+    Http1(hyper::Error),
+    /// HTTP/2 ended badly.
+    #[error("HTTP/2 from the client: {0}")]
+    Http2(::h2::Error),
+    /// Bytes could not be copied.
+    #[error(transparent)]
+    Copy(copy::CopyError),
+}
+
+impl Outbound {
+    /// Accepts connections, for as long as the process lives: while it drains, too, because the
+    /// application may still need others to finish (case T14).
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, drain: drain::Source) {
+        loop {
+            let (tcp, client) = net::accept(&listener).await;
+            let this = self.clone();
+            let drain = drain.watch();
+            tokio::spawn(async move {
+                if let Err(error) = this.connection(tcp, drain).await {
+                    this.context.metrics.connection_failed(&error);
+                    tracing::debug!(%client, %error, "outbound connection ended");
+                }
+            });
+        }
+    }
+
+    /// The life of a connection.
+    async fn connection(
+        self: &Arc<Self>,
+        tcp: TcpStream,
+        drain: drain::Watch,
+    ) -> Result<(), OutboundError> {
+        let settings = &self.context.settings;
+        // A socket that cannot be configured has been closed already; reading it will tell.
+        let _ = net::configure(&tcp, &settings.side.accept.socket);
+        let dst = self.original_dst(&tcp)?;
+        let mut stream = Stream::plain(tcp);
+        stream.count(self.context.metrics.tcp.series(source_labels(dst)).open());
+
+        let limit = settings.side.detect_timeout;
+        let found = self.discovery.find(dst, limit).await;
+        let (destination, policy) = match found {
+            Ok(found) => found,
+            Err(error) => return Err(refuse(&mut stream, error)),
+        };
+        match &policy.protocol {
+            Protocol::Opaque(route) => self.opaque(stream, route, drain).await,
+            Protocol::Http1(_) => self.http1(stream, destination, drain).await,
+            Protocol::Http2(_) => self.http2(stream, destination, drain).await,
+            Protocol::Detect { opaque, .. } => {
+                let carried = detect::http(&mut stream, limit).await;
+                match carried.map_err(OutboundError::Detect)? {
+                    Carried::Http1 => self.http1(stream, destination, drain).await,
+                    Carried::Http2 => self.http2(stream, destination, drain).await,
+                    Carried::NotHttp | Carried::Silent => {
+                        self.opaque(stream, opaque, drain).await
+                    }
+                    Carried::Closed => Ok(()),
+                }
+            }
+            Protocol::Invalid(reason) => {
+                Err(refuse(&mut stream, Error::InvalidPolicy(reason.clone())))
+            }
+        }
+    }
+
+    /// Where the application meant to go.
+    fn original_dst(&self, tcp: &TcpStream) -> Result<SocketAddr, OutboundError> {
+        let dst = net::original_dst(tcp).map_err(|error| {
+            let text = format!("no original destination ({error}): was it redirected by iptables?");
+            OutboundError::Destination(text)
+        })?;
+        let own = self.own_ports.contains(&dst.port())
+            && (self.context.is_local(dst) || dst.ip().is_unspecified());
+        if own || dst.ip().is_loopback() {
+            let text = format!("{dst} leads back to this proxy, or to loopback");
+            return Err(OutboundError::Destination(text));
+        }
+        Ok(dst)
+    }
+
+    async fn http1(
+        self: &Arc<Self>,
+        stream: Stream,
+        destination: Destination,
+        drain: drain::Watch,
+    ) -> Result<(), OutboundError> {
+        let handler =
+            HttpConnection::new(self.clone(), destination, Version::Http1, drain.clone());
+        let served = h1::serve(stream, handler, self.context.limits, drain);
+        Box::pin(served).await.map_err(OutboundError::Http1)
+    }
+
+    async fn http2(
+        self: &Arc<Self>,
+        stream: Stream,
+        destination: Destination,
+        drain: drain::Watch,
+    ) -> Result<(), OutboundError> {
+        let handler =
+            HttpConnection::new(self.clone(), destination, Version::Http2, drain.clone());
+        let served = h2::serve(stream, handler, self.context.server_http2, drain);
+        Box::pin(served).await.map_err(OutboundError::Http2)
+    }
+
+    /// Bytes, to one endpoint, for the life of the connection.
+    async fn opaque(
+        &self,
+        mut stream: Stream,
+        route: &OpaqueRoute,
+        _drain: drain::Watch,
+    ) -> Result<(), OutboundError> {
+        if let Some(reason) = route.refused {
+            return Err(refuse(&mut stream, Error::NoBackend(reason.into())));
+        }
+        let chosen = route.backends.choose(self.context.random());
+        let connected = match chosen.map(|chosen| &chosen.backend) {
+            Some(Backend::Service(service)) => {
+                let connected = Box::pin(service.balancer.connect()).await;
+                connected.map(|(server, pending)| (server, Some(pending)))
+            }
+            Some(Backend::Address(endpoint)) => match endpoint.connector.connect(None).await {
+                Ok(server) => Ok((server, None)),
+                Err(error) => Err(Error::Connect(Arc::new(error))),
+            },
+            Some(Backend::Missing(name)) => Err(Error::NoBackend(name.clone())),
+            None => Err(Error::NoBackend("the route has no backend".into())),
+        };
+        match connected {
+            Ok((server, _pending)) => {
+                let copied = copy::bidirectional(stream, server).await;
+                copied.map(drop).map_err(OutboundError::Copy)
+            }
+            Err(error) => Err(refuse(&mut stream, error)),
+        }
+    }
+}
+
+/// The client sees a reset, as if nobody listened.
+fn refuse(stream: &mut Stream, error: Error) -> OutboundError {
+    stream.reset_on_close();
+    OutboundError::Refused(error)
+}
+
+fn source_labels(dst: SocketAddr) -> Labels {
+    Labels::build()
+        .with("direction", "outbound")
+        .with("peer", "src")
+        .target(dst)
+        .client_tls(&TlsStatus::None(NoTlsReason::Loopback))
+        .done()
+}

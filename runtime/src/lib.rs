@@ -1,0 +1,15 @@
+//! What every program of the mesh needs from the operating system: sockets, byte copying, draining, metrics, logging,
+//! processes.
+//! It knows nothing of policy, discovery or HTTP, and it is the only crate that may contain `unsafe`.
+
+// Tests may unwrap and panic: that is how they fail.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
+
+pub mod copy;
+pub mod drain;
+pub mod log;
+pub mod metrics;
+pub mod namespace;
+pub mod net;
+pub mod process;
+pub mod service_admin;
