@@ -2,7 +2,7 @@
 //! [`demo`]). Services are other crates; this one hosts them.
 
 pub mod demo;
-//DEST pub mod destination;
+pub mod destination;
 pub mod identity;
 pub mod init;
 pub mod local;
@@ -33,7 +33,7 @@ pub enum Command {
     /// Serves the certificate authority
     Identity(identity::IdentityArgs),
     /// Serves discovery and policy
-    //DEST Destination(destination::DestinationArgs),
+    Destination(destination::DestinationArgs),
     /// Redirects the connections of a pod to its proxy
     Init(init::InitArgs),
     /// The network and the supervisor of a mesh on this machine; started by `run`
@@ -78,7 +78,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             single()?.block_on(local::control::run_control(args)).map(done)
         }
         Command::Identity(args) => single()?.block_on(identity::run(args)).map(done),
-        //DEST Command::Destination(args) => single()?.block_on(destination::run(args)).map(done),
+        Command::Destination(args) => single()?.block_on(destination::run(args)).map(done),
     }
 }
 

@@ -246,3 +246,6 @@ fn authorization_keys(name: &Name, changed: bool) -> HashSet<Key> {
 fn authentication_keys(name: &Name, changed: bool) -> HashSet<Key> {
     changed.then(|| Key::Authentication(name.clone())).into_iter().collect()
 }
+
+#[cfg(test)]
+mod tests;

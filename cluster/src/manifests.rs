@@ -9,6 +9,7 @@ mod source;
 use std::{fmt, path::PathBuf};
 
 pub use local::{LocalMesh, LocalPod, LocalService};
+pub use parse::file as parse;
 pub use snapshot::{Difference, Snapshot, diff};
 pub use source::ManifestSource;
 

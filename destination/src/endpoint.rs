@@ -32,9 +32,9 @@ pub fn is_opaque(index: &Reader<'_>, mesh: &MeshSettings, pod: &Pod, port: u16) 
 pub(crate) fn describe(index: &Reader<'_>, settings: &Settings, target: &Target<'_>) -> WeightedAddr {
     let mut described =
         WeightedAddr { addr: Some(target.address.into()), weight: WEIGHT, ..WeightedAddr::default() };
+    described.metric_labels = labels(target);
     let Some(pod) = target.pod else { return described };
     let port = target.address.port();
-    described.metric_labels = labels(pod, target);
     described.resource_ref = Some(resource("Pod", pod));
     if pod.control_namespace.is_none() || pod.skip_inbound_ports.contains(port) {
         return described;
@@ -46,12 +46,22 @@ pub(crate) fn describe(index: &Reader<'_>, settings: &Settings, target: &Target<
     described
 }
 
-fn labels(pod: &Pod, target: &Target<'_>) -> HashMap<String, String> {
-    let mut labels = HashMap::from([
-        ("pod".to_owned(), pod.name.name.to_string()),
-        ("serviceaccount".to_owned(), pod.service_account.to_string()),
-    ]);
+fn labels(target: &Target<'_>) -> HashMap<String, String> {
+    let mut labels = HashMap::new();
     let mut add = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
+    match (target.zone, target.caller_zone) {
+        (Some(zone), Some(caller)) if zone == caller => add("zone_locality", "local"),
+        (Some(_), Some(_)) => add("zone_locality", "remote"),
+        // Of an address that nothing is known of, nothing is said.
+        _ if target.pod.is_none() => None,
+        _ => add("zone_locality", "unknown"),
+    };
+    if let Some(zone) = target.zone {
+        add("zone", zone);
+    }
+    let Some(pod) = target.pod else { return labels };
+    add("pod", &pod.name.name);
+    add("serviceaccount", &pod.service_account);
     if let Some((kind, name)) = &pod.owner {
         add(kind, name);
     }
@@ -61,15 +71,6 @@ fn labels(pod: &Pod, target: &Target<'_>) -> HashMap<String, String> {
     if let Some(hash) = pod.labels.get("pod-template-hash") {
         add("pod_template_hash", hash);
     }
-    if let Some(zone) = target.zone {
-        add("zone", zone);
-    }
-    let locality = match (target.zone, target.caller_zone) {
-        (Some(zone), Some(caller)) if zone == caller => "local",
-        (Some(_), Some(_)) => "remote",
-        _ => "unknown",
-    };
-    add("zone_locality", locality);
     labels
 }
 

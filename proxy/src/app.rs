@@ -134,7 +134,7 @@ fn identity(settings: &Settings, registry: &Registry) -> Result<Store, StartErro
             min: identity.min_refresh,
             max: identity.max_refresh,
         },
-        backoff: settings.outbound.side.connect.backoff.clone(),
+        backoff: settings.outbound.side.connect.backoff,
         channel: Box::new(move || {
             let (addr, name) = (service.addr.clone(), service.name.clone());
             control::channel(addr, name, &for_channel, options.clone())
@@ -173,8 +173,8 @@ fn channel(settings: &Settings, service: &ControlAddr, store: &Store) -> Channel
 fn watch(settings: &Settings, service: &ControlAddr) -> stream::Watch {
     stream::Watch {
         what: String::new(),
-        limits: settings.control.stream_limits(service).into(),
-        backoff: settings.outbound.side.connect.backoff.clone(),
+        limits: settings.control.stream_limits(service),
+        backoff: settings.outbound.side.connect.backoff,
         terminal: &[],
     }
 }

@@ -20,3 +20,6 @@ pub mod outbound;
 pub mod random;
 pub mod settings;
 pub mod stream;
+
+#[cfg(test)]
+mod testing;

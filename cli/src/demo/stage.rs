@@ -99,7 +99,8 @@ impl Stage {
     /// Reads what all programs and proxies say.
     pub async fn look(&mut self) -> anyhow::Result<()> {
         for (name, player) in &mut self.players {
-            let page = self.mesh.fetch(NAMESPACE, name, "/metrics").await?;
+            let page = self.mesh.fetch(NAMESPACE, name, "/metrics").await;
+            let page = page.with_context(|| format!("cannot read the figures of {name}"))?;
             self.ledger.scraped(name, scrape::parse(&page.body));
             self.ledger.counted(name, last_count(name, player)?);
         }
@@ -122,6 +123,7 @@ impl Stage {
                 player.workload.stop().await.with_context(|| format!("{name} has ended, but"))?;
             }
         }
+        self.mesh.close().await;
         Ok(())
     }
 }

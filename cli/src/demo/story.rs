@@ -19,8 +19,8 @@ pub enum Act {
 pub const LEAVER: &str = "api-2";
 /// The replica that is slow.
 pub const SLOW: &str = "api-1";
-/// Milliseconds api takes to answer, and the slow replica.
-pub const DELAYS_MS: (u64, u64) = (2, 40);
+/// Milliseconds api takes to answer, and the slow replica: far enough above what a busy machine adds by itself.
+pub const DELAYS_MS: (u64, u64) = (4, 80);
 /// Namespace of everything.
 pub const NAMESPACE: &str = "demo";
 /// The workloads, in the order they are started.

@@ -1,14 +1,16 @@
 //! Owns fetching a page from a proxy's admin server (contract 5). It does not read what the page says.
 
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use super::netns;
 
 /// Longest a page may take.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -26,26 +28,29 @@ pub struct Page {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-#[error("{addr} gives no page at {path}: {why}")]
+#[error("the proxy's admin server gives no page at {path}: {why}")]
 pub struct FetchError {
-    addr: SocketAddr,
     path: String,
     why: String,
 }
 
-/// Fetches `path` from `addr` over a connection of its own, in at most 2 s.
-pub async fn fetch(addr: SocketAddr, path: &str) -> Result<Page, FetchError> {
-    let failed = |why: String| FetchError { addr, path: path.to_owned(), why };
-    match timeout(LIMIT, exchange(addr, path)).await {
+/// The admin port (contract 0).
+const PORT: u16 = 4191;
+
+/// Fetches `path` in the network `net`, over a connection of its own, in at most 2 s. It comes from the workload's own
+/// loopback, so that it is answered whatever the policy says of others.
+pub async fn fetch(net: OwnedFd, path: &str) -> Result<Page, FetchError> {
+    let failed = |why: String| FetchError { path: path.to_owned(), why };
+    match timeout(LIMIT, exchange(net, path)).await {
         Ok(result) => result.map_err(|error| failed(error.to_string())),
         Err(_) => Err(failed(format!("no answer within {LIMIT:?}"))),
     }
 }
 
-async fn exchange(addr: SocketAddr, path: &str) -> Result<Page, Box<dyn std::error::Error + Send + Sync>> {
-    let stream = TcpStream::connect(addr).await?;
+async fn exchange(net: OwnedFd, path: &str) -> Result<Page, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = netns::connect(net, (Ipv4Addr::LOCALHOST, PORT).into(), LIMIT).await?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    let request = http::Request::get(path).header("host", addr.to_string()).body(Empty::<Bytes>::new())?;
+    let request = http::Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new())?;
     let exchange = async {
         let answer = sender.send_request(request).await?;
         let status = answer.status().as_u16();

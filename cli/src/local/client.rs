@@ -27,6 +27,8 @@ use super::workload::kill_all_in;
 
 /// Longest wait for a host that is being started.
 const START: Duration = Duration::from_secs(10);
+/// Longest wait for a host to end after its last client has left.
+const END: Duration = Duration::from_secs(2);
 /// Longest wait for an answer; the start of the first workload includes that of the control plane.
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -91,6 +93,8 @@ pub enum MeshError {
 pub struct Mesh {
     place: Place,
     link: Mutex<Link>,
+    /// The host, if it was started here.
+    host: Option<Process>,
 }
 
 struct Link {
@@ -110,8 +114,8 @@ impl Mesh {
             if let Ok(stream) = connect(&place) {
                 let mut link = Link::new(stream);
                 // A host that was about to end when we came does not answer any more; then a new one is started.
-                if !matches!(link.ask(&Request::List).await, Err(MeshError::Gone | MeshError::Line(_))) {
-                    return Ok(Mesh { place, link: Mutex::new(link) });
+                if !matches!(link.ask(&Request::List).await, Err(MeshError::Gone)) {
+                    return Ok(Mesh { place, link: Mutex::new(link), host });
                 }
             }
             match host.as_mut().map(Process::try_wait) {
@@ -132,7 +136,7 @@ impl Mesh {
     pub async fn find(manifests: &Path, state_dir: Option<&Path>) -> Result<Self, MeshError> {
         let place = Place::new(manifests, state_dir)?;
         let stream = connect(&place).map_err(|_| MeshError::None(place.manifests.clone()))?;
-        Ok(Mesh { place, link: Mutex::new(Link::new(stream)) })
+        Ok(Mesh { place, link: Mutex::new(Link::new(stream)), host: None })
     }
 
     /// Starts the sandbox and the proxy of a Pod of the manifests; its proxy is ready when this returns.
@@ -159,6 +163,18 @@ impl Mesh {
         match self.link.lock().await.ask(&Request::List).await? {
             Reply::Running { workloads } => Ok(workloads),
             _ => Err(MeshError::Unexpected),
+        }
+    }
+
+    /// Leaves the mesh. If its host was started here and has no other client, waits until it has ended.
+    pub async fn close(self) {
+        let Mesh { link, host, .. } = self;
+        drop(link);
+        let until = Instant::now() + END;
+        if let Some(mut host) = host {
+            while matches!(host.try_wait(), Ok(None)) && Instant::now() < until {
+                sleep(Duration::from_millis(5)).await;
+            }
         }
     }
 
@@ -204,11 +220,11 @@ impl Link {
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Reply, MeshError> {
-        protocol::write(&mut self.to, request).await?;
+        protocol::write(&mut self.to, request).await.map_err(|_| MeshError::Gone)?;
         match timeout(ANSWER, protocol::read(&mut self.from)).await {
             Ok(Ok(Some(Reply::Failed { error }))) => Err(MeshError::Refused(error)),
             Ok(Ok(Some(reply))) => Ok(reply),
-            Ok(Ok(None)) => Err(MeshError::Gone),
+            Ok(Ok(None) | Err(LineError::Io(_))) => Err(MeshError::Gone),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(MeshError::Slow),
         }
@@ -296,7 +312,7 @@ impl Workload {
     }
 
     async fn ask(&mut self, request: &Request, wanted: &Reply) -> Result<(), MeshError> {
-        protocol::write(&mut self.to, request).await?;
+        protocol::write(&mut self.to, request).await.map_err(|_| MeshError::Gone)?;
         let answer = async {
             loop {
                 match self.replies.recv().await {

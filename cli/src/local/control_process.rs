@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use weft_runtime::namespace::{self, Namespaces, NewNamespaces};
 
 use super::control::{PodAddress, Seen, Tuning};
-use super::facts::Prepared;
+use super::facts::{self, Prepared};
 use super::host::Host;
 use super::netns::{CONTROL, Sandbox};
 use super::place::{self, Place};
@@ -32,6 +32,8 @@ use crate::init::rules::Rules;
 
 /// Longest wait for the control plane to serve.
 const START: Duration = Duration::from_secs(20);
+/// Longest wait for a manifest that was written just now to be seen.
+const MANIFEST: Duration = Duration::from_secs(1);
 /// Pause before an ended control plane is started again.
 const RESTART: Duration = Duration::from_secs(1);
 
@@ -103,17 +105,19 @@ impl ControlProcess {
         self.state.subscribe()
     }
 
-    /// Waits until it serves.
-    pub async fn ready(&self) -> Result<Arc<Seen>, StartError> {
-        let mut state = self.watch();
-        // The sender lives in `self`, so the wait ends only by the condition.
-        let Ok(state) = state.wait_for(|state| state.ready || state.failed.is_some()).await else {
-            return Err(StartError::Control("it has ended".to_owned()));
-        };
-        match &state.failed {
-            Some(error) => Err(StartError::Control(error.clone())),
-            None => Ok(Arc::clone(&state.seen)),
+    /// Waits until it serves and has seen a Pod; after a moment without that Pod, gives back what it has seen.
+    pub async fn ready(&self, namespace: &str, name: &str) -> Result<Arc<Seen>, StartError> {
+        let mut watch = self.watch();
+        // The sender lives in `self`, so that each wait ends by its condition.
+        let state = watch.wait_for(|state| state.ready || state.failed.is_some()).await;
+        if let Some(error) = state.ok().and_then(|state| state.failed.clone()) {
+            return Err(StartError::Control(error));
         }
+        let seen = watch.wait_for(|state| facts::find(&state.seen, namespace, name).is_ok());
+        // Somebody else's manifest may be on its way; a Pod that is missing for longer is missing.
+        let _ = timeout(MANIFEST, seen).await.is_ok();
+        let seen = Arc::clone(&watch.borrow().seen);
+        Ok(seen)
     }
 
     /// Gives a pod its address or takes it back; told to the control plane at once, and again should it be started anew.

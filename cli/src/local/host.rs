@@ -2,7 +2,9 @@
 //! gone. What it says to clients is in [`super::protocol`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,8 +100,9 @@ fn serve_place(args: &HostArgs, place: &Place, listener: StdListener) -> anyhow:
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let host = Arc::new(Host::new(args, place, tools, authority, user));
+        let linger = if args.ephemeral.is_some() { Duration::ZERO } else { LINGER };
         tokio::select! {
-            result = host.serve(listener) => result,
+            result = host.serve(listener, linger) => result,
             signal = weft_runtime::process::terminated() => {
                 tracing::info!(signal, "asked to end");
                 Ok(())
@@ -167,18 +170,18 @@ impl Host {
         Host { place: place.clone(), tools, authority: Arc::new(authority), common, user, control, running, cables }
     }
 
-    async fn serve(self: &Arc<Self>, listener: UnixListener) -> anyhow::Result<()> {
+    async fn serve(self: &Arc<Self>, listener: UnixListener, linger: Duration) -> anyhow::Result<()> {
         let (count, mut counted) = watch::channel(0_usize);
         let count = Arc::new(count);
         let control = self.control.run(Arc::clone(self));
         tokio::pin!(control);
-        let mut idle_since = Instant::now() + FIRST.saturating_sub(LINGER);
+        let mut end_at = Instant::now() + FIRST;
         loop {
             let idle = *counted.borrow_and_update() == 0;
             tokio::select! {
                 accepted = listener.accept() => self.accept(accepted?.0, &count),
-                _ = counted.changed() => idle_since = Instant::now(),
-                () = sleep_until(idle_since + LINGER), if idle => return Ok(()),
+                _ = counted.changed() => end_at = Instant::now() + linger,
+                () = sleep_until(end_at), if idle => return Ok(()),
                 never = &mut control => match never {},
             }
         }
@@ -199,7 +202,7 @@ impl Host {
 
     /// Starts a workload of the manifests; it is ready when this returns.
     pub async fn start(self: &Arc<Self>, namespace: &str, name: &str) -> Result<(Workload, Claim), StartError> {
-        let seen = self.control.ready().await?;
+        let seen = self.control.ready(namespace, name).await?;
         let pod = facts::find(&seen, namespace, name)?;
         let (claim, ip) = self.claim(pod)?;
         let prepared = Prepared { facts: facts::facts(pod)?, rules: facts::rules(pod)?, ip };
@@ -237,11 +240,11 @@ impl Host {
         self.running.lock().workloads.values().flatten().cloned().collect()
     }
 
-    /// Admin address of a workload that is ready.
-    pub fn admin(&self, namespace: &str, name: &str) -> Option<SocketAddr> {
+    /// The network of a workload that is ready.
+    pub fn network(&self, namespace: &str, name: &str) -> Option<OwnedFd> {
         let running = self.running.lock();
         let started = running.workloads.get(&(namespace.to_owned(), name.to_owned()))?.as_ref()?;
-        Some(SocketAddr::from((started.ip, 4191)))
+        File::open(&started.net).map(OwnedFd::from).ok()
     }
 
     fn claim(self: &Arc<Self>, pod: &SeenPod) -> Result<(Claim, Ipv4Addr), StartError> {

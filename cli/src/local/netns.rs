@@ -3,13 +3,15 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
+use tokio::net::TcpStream;
 
 use super::preflight::{Mapping, Tools, maps};
 use crate::init::rules::{Family, Rules};
@@ -158,6 +160,21 @@ pub async fn sandbox(plan: Plan) -> Result<Sandbox, NamespaceError> {
     let sandbox = made.await.map_err(|_| NamespaceError::Interrupted)??;
     ip(&tools, "plug in a workload", &format!("link set dev {cable} master mesh0 up\n"))?;
     Ok(sandbox)
+}
+
+/// Connects within a network. A socket stays in the network in which it was made, so a thread goes there to make it.
+pub async fn connect(net: OwnedFd, addr: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+    let (done, made) = tokio::sync::oneshot::channel();
+    let connect = move || {
+        setns(&net, CloneFlags::CLONE_NEWNET)?;
+        let stream = StdTcpStream::connect_timeout(&addr, limit)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    };
+    // Nobody listening means that the connection is no longer wanted.
+    std::thread::Builder::new().name("connect".to_owned()).spawn(move || drop(done.send(connect())))?;
+    let stream: io::Result<StdTcpStream> = made.await.map_err(io::Error::other)?;
+    TcpStream::from_std(stream?)
 }
 
 fn inside(plan: &Plan) -> Result<Sandbox, NamespaceError> {

@@ -117,10 +117,10 @@ impl Session {
     }
 
     async fn fetch(&self, namespace: &str, name: &str, path: &str) -> Reply {
-        let Some(addr) = self.host.admin(namespace, name) else {
+        let Some(net) = self.host.network(namespace, name) else {
             return Reply::Failed { error: format!("no workload `{name}` runs in namespace `{namespace}` of this mesh") };
         };
-        match admin::fetch(addr, path).await {
+        match admin::fetch(net, path).await {
             Ok(page) => Reply::Page { status: page.status, body: page.body },
             Err(error) => Reply::Failed { error: error.to_string() },
         }

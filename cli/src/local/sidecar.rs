@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -211,8 +211,6 @@ pub struct Sidecar {
     pub log: PathBuf,
     /// Its environment.
     pub environment: Vec<(String, String)>,
-    /// Its address.
-    pub ip: Ipv4Addr,
 }
 
 impl Sidecar {
@@ -263,10 +261,11 @@ impl Sidecar {
     }
 
     /// Waits until the proxy says it is ready.
-    pub async fn ready(&self, child: &mut Child) -> Result<(), SidecarError> {
-        let (until, admin) = (Instant::now() + READY, SocketAddr::from((self.ip, 4191)));
+    pub async fn ready(&self, sandbox: &Sandbox, child: &mut Child) -> Result<(), SidecarError> {
+        let until = Instant::now() + READY;
         loop {
-            let answer = match admin::fetch(admin, "/ready").await {
+            let net = sandbox.net.try_clone().map_err(SidecarError::Spawn)?;
+            let answer = match admin::fetch(net, "/ready").await {
                 Ok(page) if page.status == 200 => return Ok(()),
                 Ok(page) => format!("/ready says {} {}", page.status, page.body.trim()),
                 Err(error) => error.to_string(),

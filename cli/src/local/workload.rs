@@ -136,7 +136,7 @@ impl Workload {
 
     /// Waits until the proxy is ready.
     pub async fn ready(&mut self) -> Result<(), SidecarError> {
-        self.sidecar.ready(&mut self.proxy).await
+        self.sidecar.ready(&self.sandbox, &mut self.proxy).await
     }
 
     /// Where it is.
@@ -254,7 +254,6 @@ pub fn sidecar(pod: &facts::Prepared, common: &sidecar::Common, logs: &Path, con
         // Bound beside the folders of the workloads, because its own folder may be closed to the proxy's user.
         program: PathBuf::from("../weft-proxy"),
         environment: sidecar::environment(common, &pod.facts, pod.ip, control),
-        ip: pod.ip,
     }
 }
 

@@ -219,3 +219,6 @@ pub(super) fn pods(objects: &BTreeMap<ObjectRef, Object>) -> Vec<LocalPod> {
     });
     listed.collect()
 }
+
+#[cfg(test)]
+mod tests;

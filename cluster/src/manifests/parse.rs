@@ -36,7 +36,7 @@ struct List {
 ///
 /// # Errors
 /// The first thing that is wrong. Nothing of a file with a fault is used, so its last good version stays as a whole.
-pub(super) fn file(path: &Path, text: &str) -> Result<Vec<Object>, ManifestError> {
+pub fn file(path: &Path, text: &str) -> Result<Vec<Object>, ManifestError> {
     let mut objects = Vec::new();
     let json = path.extension().is_some_and(|extension| extension == "json");
     for (index, document) in documents(text, json).into_iter().enumerate() {
@@ -179,3 +179,6 @@ fn documents(text: &str, json: bool) -> Vec<String> {
     }
     documents
 }
+
+#[cfg(test)]
+mod tests;

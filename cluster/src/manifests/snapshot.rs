@@ -158,3 +158,6 @@ pub fn diff(old: &BTreeMap<ObjectRef, Object>, new: &BTreeMap<ObjectRef, Object>
     let deleted = old.keys().filter(|reference| !new.contains_key(reference));
     Difference { applied: applied.map(|(_, object)| object.clone()).collect(), deleted: deleted.cloned().collect() }
 }
+
+#[cfg(test)]
+mod tests;

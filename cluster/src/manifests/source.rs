@@ -157,3 +157,6 @@ impl ManifestSource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,13 @@ pub struct HttpSeries {
     families: HttpMetrics,
     requests: Arc<Counter>,
     /// Few in practice (a status or two); searched in order of first use.
-    outcomes: Mutex<Vec<(Outcome, Arc<Counter>, Arc<Histogram>)>>,
+    outcomes: Mutex<Vec<Counted>>,
+}
+
+struct Counted {
+    outcome: Outcome,
+    count: Arc<Counter>,
+    latency: Arc<Histogram>,
 }
 
 /// How a response ended, as far as metrics tell.
@@ -94,20 +100,20 @@ impl HttpSeries {
     pub fn response(&self, outcome: Outcome, latency: Duration) {
         let ms = latency.as_secs_f64() * 1e3;
         let mut outcomes = self.outcomes.lock();
-        if let Some((_, count, histogram)) = outcomes.iter().find(|(o, ..)| *o == outcome) {
-            count.inc();
-            histogram.observe(ms);
+        if let Some(counted) = outcomes.iter().find(|c| c.outcome == outcome) {
+            counted.count.inc();
+            counted.latency.observe(ms);
             return;
         }
-        let (count, histogram) = self.resolve(outcome);
-        count.inc();
-        histogram.observe(ms);
+        let counted = self.resolve(outcome);
+        counted.count.inc();
+        counted.latency.observe(ms);
         if outcomes.len() < MAX_CACHED_OUTCOMES {
-            outcomes.push((outcome, count, histogram));
+            outcomes.push(counted);
         }
     }
 
-    fn resolve(&self, outcome: Outcome) -> (Arc<Counter>, Arc<Histogram>) {
+    fn resolve(&self, outcome: Outcome) -> Counted {
         let status: Cow<'static, str> = Cow::Owned(outcome.status.to_string());
         let class = outcome.class().as_str();
         let grpc = outcome.grpc.map(|c| c.to_string()).unwrap_or_default();
@@ -120,10 +126,14 @@ impl HttpSeries {
                 ("error", Cow::Borrowed(outcome.error)),
             ],
         });
-        let histogram = self.families.latency.resolve(&With {
+        let latency = self.families.latency.resolve(&With {
             base: self.labels.clone(),
             more: [("status_code", status)],
         });
-        (count, histogram)
+        Counted {
+            outcome,
+            count,
+            latency,
+        }
     }
 }

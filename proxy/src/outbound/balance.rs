@@ -286,7 +286,7 @@ impl Balancer {
         tracing::info!(backend = %self.name, endpoint = %endpoint.addr, %error, "endpoint is not reachable");
         let balancer = Arc::downgrade(self);
         let lost = Arc::downgrade(endpoint);
-        let backoff = self.context.settings.side.connect.backoff.clone();
+        let backoff = self.context.settings.side.connect.backoff;
         let http = self.traffic == Traffic::Http;
         tokio::spawn(async move {
             for attempt in 0u32.. {

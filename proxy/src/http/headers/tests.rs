@@ -1,3 +1,5 @@
+//! Properties of headers on the way between proxies.
+
 use super::*;
 
 fn request(target: &str, version: Version, headers: &[(&str, &str)]) -> Request<()> {

@@ -1,0 +1,53 @@
+# The habits of the project. Whatever CI does, a person can run by one of these names.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+DURATION ?= 60s
+OUTPUT ?= auto
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+BIN := $(CARGO_TARGET_DIR)/release
+
+.PHONY: help setup build demo check fmt clippy deny tidy test test-unit test-e2e clean
+
+help: ## Shows this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Installs what the demo and the tests need (Debian; needs root for that)
+	@scripts/setup
+
+build: setup ## Builds weft and weft-proxy
+	@WEFT_GIT_SHA=$$(git rev-parse --short=9 HEAD 2>/dev/null || true) \
+	 cargo build --locked --release -p weft -p weft-proxy
+
+demo: build ## Runs a mesh on this machine (DURATION=20s OUTPUT=json)
+	@$(BIN)/weft demo --duration $(DURATION) --output $(OUTPUT)
+
+check: fmt clippy deny tidy ## Checks form, lints, licences and house rules
+
+fmt:
+	cargo fmt --all -- --check
+
+clippy:
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+deny: # cargo-deny reads an advisory database from the network, so only what is offline is checked here
+	@if command -v cargo-deny >/dev/null; then cargo deny --offline check licenses bans sources; \
+	else echo "cargo-deny is not installed: licences are not checked (cargo install cargo-deny)"; fi
+
+tidy:
+	cargo test --locked -q -p weft-core --test tidy
+
+test: build ## Runs all tests: units, properties, and the whole mesh in network namespaces
+	$(MAKE) --no-print-directory test-unit test-e2e
+
+test-unit:
+	cargo test --locked --workspace --exclude weft-e2e
+
+test-e2e: ## Runs only the tests of the whole mesh (after make build)
+	WEFT_BIN_DIR=$(BIN) cargo test --locked -p weft-e2e -- --test-threads=2
+
+clean:
+	cargo clean
