@@ -10,6 +10,7 @@ pub mod table;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -57,13 +58,20 @@ pub enum Output {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = weft_core::parse::duration(text).map_err(|error| error.to_string())?;
-    if duration < Duration::from_secs(5) { Err("at least 5s are needed".to_owned()) } else { Ok(duration) }
+    if duration < Duration::from_secs(5) {
+        Err("at least 5s are needed".to_owned())
+    } else {
+        Ok(duration)
+    }
 }
 
 /// Runs `weft demo`. The exit code is 1 if a request failed, an edge was not mutual TLS, or counts disagree.
 pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let temporary = tempfile::Builder::new().prefix("weft-demo-").tempdir()?;
-    let folder = args.state_dir.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let folder = args
+        .state_dir
+        .clone()
+        .unwrap_or_else(|| temporary.path().to_owned());
     let manifests = folder.join("manifests");
     write_manifests(&manifests)?;
     let options = MeshOptions {
@@ -82,17 +90,27 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let show = async {
         let mesh = Mesh::open(&options).await?;
         let stage = Stage::new(mesh, own_program()?, &manifests);
-        Show { stage, screen, duration: args.duration, act: Act::All }.run().await
+        Show {
+            stage,
+            screen,
+            duration: args.duration,
+            act: Act::All,
+        }
+        .run()
+        .await
     };
     let report = tokio::select! {
         report = show => report?,
-        // Before the traffic runs there is nothing to report; dropping all connections ends the mesh.
         () = interrupted_twice() => bail!("interrupted"),
     };
     for problem in &report.problems {
         eprintln!("weft demo: {problem}");
     }
-    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn write_manifests(folder: &Path) -> anyhow::Result<()> {
@@ -119,33 +137,52 @@ struct Show {
 
 impl Show {
     async fn run(mut self) -> anyhow::Result<Report> {
+        let stop = weft_runtime::process::terminated();
+        tokio::pin!(stop);
         for name in story::WORKLOADS {
-            self.screen.progress(&format!("starting {name} and its proxy"));
-            self.stage.start(name).await?;
+            self.screen
+                .progress(&format!("starting {name} and its proxy"));
+            tokio::select! {
+                started = self.stage.start(name) => started?,
+                // Nothing to report yet; dropping all connections ends the mesh.
+                _ = &mut stop => bail!("interrupted"),
+            }
         }
         let start = Instant::now();
-        self.play(start).await?;
-        self.screen.progress("the traffic ends; comparing all counts");
+        self.play(start, stop).await?;
+        self.screen
+            .progress("the traffic ends; comparing all counts");
         self.stage.end_traffic().await?;
         self.stage.look().await?;
         let report = self.stage.ledger.report(true);
-        let scene = self.screen.scene(start.elapsed(), self.duration, "the end".to_owned(), &report);
+        let scene = self.screen.scene(
+            start.elapsed(),
+            self.duration,
+            "the end".to_owned(),
+            &report,
+        );
         self.screen.last(&report, &scene)?;
         self.stage.close().await?;
         Ok(report)
     }
 
-    async fn play(&mut self, start: Instant) -> anyhow::Result<()> {
+    async fn play(
+        &mut self,
+        start: Instant,
+        mut stop: Pin<&mut impl Future>,
+    ) -> anyhow::Result<()> {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let stop = weft_runtime::process::terminated();
-        tokio::pin!(stop);
         loop {
+            // Only between two acts, so that no figures are lost.
             tokio::select! {
                 _ = tick.tick() => {}
                 _ = &mut stop => return Ok(()),
             }
-            if self.duration.is_some_and(|duration| start.elapsed() >= duration) {
+            if self
+                .duration
+                .is_some_and(|duration| start.elapsed() >= duration)
+            {
                 return Ok(());
             }
             if let Some(broken) = self.stage.broken() {
@@ -154,7 +191,9 @@ impl Show {
             self.follow(Act::at(start.elapsed(), self.duration)).await?;
             self.stage.look().await?;
             let report = self.stage.ledger.report(false);
-            let scene = self.screen.scene(start.elapsed(), self.duration, self.act.line(), &report);
+            let scene = self
+                .screen
+                .scene(start.elapsed(), self.duration, self.act.line(), &report);
             self.screen.show(&report, &scene)?;
         }
     }
@@ -188,8 +227,16 @@ struct Screen {
 impl Screen {
     fn new(args: &DemoArgs) -> Self {
         let terminal = std::io::stdout().is_terminal();
-        let output = args.output.unwrap_or(if terminal { Output::Table } else { Output::Lines });
-        Screen { output, drawn: 0, before: None }
+        let output = args.output.unwrap_or(if terminal {
+            Output::Table
+        } else {
+            Output::Lines
+        });
+        Screen {
+            output,
+            drawn: 0,
+            before: None,
+        }
     }
 
     /// Tells what is being done; the table says it by itself once it is there.
@@ -199,15 +246,32 @@ impl Screen {
         }
     }
 
-    fn scene(&mut self, elapsed: Duration, duration: Option<Duration>, story: String, report: &Report) -> Scene {
+    fn scene(
+        &mut self,
+        elapsed: Duration,
+        duration: Option<Duration>,
+        story: String,
+        report: &Report,
+    ) -> Scene {
         let now: Vec<u64> = report.edges.iter().map(|edge| edge.requests).collect();
-        let rates = self.before.as_ref().map_or_else(Vec::new, |(then, before)| {
-            let seconds = elapsed.saturating_sub(*then).as_secs_f64().max(0.001);
-            now.iter().zip(before).map(|(now, before)| now.saturating_sub(*before) as f64 / seconds).collect()
-        });
+        let rates = self
+            .before
+            .as_ref()
+            .map_or_else(Vec::new, |(then, before)| {
+                let seconds = elapsed.saturating_sub(*then).as_secs_f64().max(0.001);
+                now.iter()
+                    .zip(before)
+                    .map(|(now, before)| now.saturating_sub(*before) as f64 / seconds)
+                    .collect()
+            });
         self.before = Some((elapsed, now));
         let duration_s = duration.map(|duration| duration.as_secs_f64());
-        Scene { elapsed_s: elapsed.as_secs_f64(), duration_s, story, rates }
+        Scene {
+            elapsed_s: elapsed.as_secs_f64(),
+            duration_s,
+            story,
+            rates,
+        }
     }
 
     fn show(&mut self, report: &Report, scene: &Scene) -> std::io::Result<()> {

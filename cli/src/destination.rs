@@ -114,16 +114,38 @@ struct Ignored {
 impl Ignored {
     fn given(&self) -> impl Iterator<Item = &'static str> {
         let given = [
-            ("enable-endpoint-slices", self.enable_endpoint_slices == Some(false)),
+            (
+                "enable-endpoint-slices",
+                self.enable_endpoint_slices == Some(false),
+            ),
             ("enable-pprof", self.enable_pprof == Some(true)),
-            ("export-queue-metrics", self.export_queue_metrics == Some(true)),
-            ("stream-queue-capacity", self.stream_queue_capacity.is_some()),
-            ("ext-endpoint-zone-weights", self.ext_endpoint_zone_weights.as_ref().is_some_and(|w| !w.is_empty())),
-            ("policy-deployment-name", self.policy_deployment_name.is_some()),
-            ("global-egress-network-namespace", self.global_egress_network_namespace.is_some()),
+            (
+                "export-queue-metrics",
+                self.export_queue_metrics == Some(true),
+            ),
+            (
+                "stream-queue-capacity",
+                self.stream_queue_capacity.is_some(),
+            ),
+            (
+                "ext-endpoint-zone-weights",
+                self.ext_endpoint_zone_weights
+                    .as_ref()
+                    .is_some_and(|w| !w.is_empty()),
+            ),
+            (
+                "policy-deployment-name",
+                self.policy_deployment_name.is_some(),
+            ),
+            (
+                "global-egress-network-namespace",
+                self.global_egress_network_namespace.is_some(),
+            ),
             ("patch-timeout-ms", self.patch_timeout_ms.is_some()),
         ];
-        given.into_iter().filter_map(|(name, given)| given.then_some(name))
+        given
+            .into_iter()
+            .filter_map(|(name, given)| given.then_some(name))
     }
 }
 
@@ -136,10 +158,19 @@ impl DestinationArgs {
         let default = MeshSettings::default();
         MeshSettings {
             control_namespace: self.controller_namespace.clone(),
-            trust_domain: self.identity_trust_domain.clone().unwrap_or_else(|| self.cluster_domain.clone()),
+            trust_domain: self
+                .identity_trust_domain
+                .clone()
+                .unwrap_or_else(|| self.cluster_domain.clone()),
             cluster_domain: self.cluster_domain.clone(),
-            cluster_networks: self.cluster_networks.clone().map_or(default.cluster_networks, |networks| networks.0),
-            default_opaque_ports: self.default_opaque_ports.clone().unwrap_or(default.default_opaque_ports),
+            cluster_networks: self
+                .cluster_networks
+                .clone()
+                .map_or(default.cluster_networks, |networks| networks.0),
+            default_opaque_ports: self
+                .default_opaque_ports
+                .clone()
+                .unwrap_or(default.default_opaque_ports),
             enable_ipv6: self.enable_ipv6,
             // Nothing writes statuses into a directory.
             assume_accepted: true,
@@ -160,7 +191,10 @@ impl DestinationArgs {
         let default = weft_policy::Settings::new(self.mesh());
         weft_policy::Settings {
             default_policy: self.default_policy,
-            probe_networks: self.probe_networks.clone().map_or(default.probe_networks, |networks| networks.0),
+            probe_networks: self
+                .probe_networks
+                .clone()
+                .map_or(default.probe_networks, |networks| networks.0),
             allow_l5d_request_headers: self.allow_l5d_request_headers,
             ..default
         }
@@ -193,7 +227,9 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
     };
     let source = ManifestSource::new(args.manifests.clone(), local, Arc::clone(&shared));
     let loading = Arc::clone(&source);
-    tokio::task::spawn_blocking(move || loading.reload()).await.context("cannot read the manifests")?;
+    tokio::task::spawn_blocking(move || loading.reload())
+        .await
+        .context("cannot read the manifests")?;
     let watching = tokio::spawn(Arc::clone(&source).watch(shutdown.clone()));
 
     let registry = Arc::new(Registry::new(RETAIN_METRICS));
@@ -204,10 +240,16 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
             true => Ok(()),
             false => Err("the manifests have not been read yet".to_owned()),
         };
-        tokio::spawn(service_admin::serve(listener, ready, Arc::clone(&registry), shutdown.clone()));
+        tokio::spawn(service_admin::serve(
+            listener,
+            ready,
+            Arc::clone(&registry),
+            shutdown.clone(),
+        ));
     }
     tokio::spawn(sweep(Arc::clone(&registry), shutdown.clone()));
-    let (discovery_listener, policy_listener) = (listen(args.addr).await?, listen(args.grpc_addr).await?);
+    let (discovery_listener, policy_listener) =
+        (listen(args.addr).await?, listen(args.grpc_addr).await?);
     let served = tokio::try_join!(
         weft_destination::serve_on(
             discovery_listener,
@@ -231,7 +273,9 @@ async fn sweep(registry: Arc<Registry>, shutdown: CancellationToken) {
 }
 
 async fn listen(addr: SocketAddr) -> Result<TcpListener> {
-    let listener = TcpListener::bind(addr).await.with_context(|| format!("cannot listen on {addr}"))?;
+    let listener = TcpListener::bind(addr)
+        .await
+        .with_context(|| format!("cannot listen on {addr}"))?;
     tracing::info!(%addr, "listening");
     Ok(listener)
 }
@@ -239,10 +283,17 @@ async fn listen(addr: SocketAddr) -> Result<TcpListener> {
 /// `host:port`, or `:port` for every address of both families.
 fn listen_address(text: &str) -> Result<SocketAddr> {
     let whole = match text.strip_prefix(':') {
-        Some(port) => return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port.parse().context("not a port")?)),
+        Some(port) => {
+            return Ok(SocketAddr::new(
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                port.parse().context("not a port")?,
+            ));
+        }
         None => text,
     };
-    whole.parse().with_context(|| format!("{text:?} is not ADDRESS:PORT or :PORT"))
+    whole
+        .parse()
+        .with_context(|| format!("{text:?} is not ADDRESS:PORT or :PORT"))
 }
 
 fn networks(text: &str) -> Result<Networks> {
@@ -286,10 +337,18 @@ mod tests {
         assert_eq!(args.addr.to_string(), "[::]:8086");
         assert_eq!(args.discovery().meshed_http2, Http2Params::default());
         let mesh = args.mesh();
-        assert_eq!((&*mesh.control_namespace, &*mesh.trust_domain), ("mesh", "trust.org"));
+        assert_eq!(
+            (&*mesh.control_namespace, &*mesh.trust_domain),
+            ("mesh", "trust.org")
+        );
         assert_eq!(mesh.cluster_networks.len(), 2);
-        assert!(mesh.default_opaque_ports.contains(443) && !mesh.default_opaque_ports.contains(3306));
-        assert_eq!(args.policy().default_policy.as_str(), "cluster-authenticated");
+        assert!(
+            mesh.default_opaque_ports.contains(443) && !mesh.default_opaque_ports.contains(3306)
+        );
+        assert_eq!(
+            args.policy().default_policy.as_str(),
+            "cluster-authenticated"
+        );
         assert_eq!(args.ignored.given().count(), 0);
     }
 

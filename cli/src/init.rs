@@ -75,7 +75,9 @@ pub struct InitArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The program is not there.
-    #[error("cannot start `{program}`: {source}; install the Debian package `iptables` or name another with --firewall-bin-path")]
+    #[error(
+        "cannot start `{program}`: {source}; install the Debian package `iptables` or name another with --firewall-bin-path"
+    )]
     Missing {
         /// What was started.
         program: String,
@@ -83,7 +85,9 @@ pub enum InitError {
         source: std::io::Error,
     },
     /// The program refused.
-    #[error("`{program}` failed: {message}; it needs CAP_NET_ADMIN and CAP_NET_RAW in its network namespace")]
+    #[error(
+        "`{program}` failed: {message}; it needs CAP_NET_ADMIN and CAP_NET_RAW in its network namespace"
+    )]
     Refused {
         /// What was started.
         program: String,
@@ -99,7 +103,9 @@ pub enum InitError {
         source: std::io::Error,
     },
     /// The kernel setting cannot be written.
-    #[error("cannot write {CLOSE_WAIT}: {0}; run privileged or leave out --timeout-close-wait-secs")]
+    #[error(
+        "cannot write {CLOSE_WAIT}: {0}; run privileged or leave out --timeout-close-wait-secs"
+    )]
     CloseWait(std::io::Error),
 }
 
@@ -116,15 +122,27 @@ impl Firewall {
     pub fn of(binary: &str, save: Option<&str>, wait: bool) -> Self {
         let save = save.map_or_else(|| format!("{binary}-save"), str::to_owned);
         let stem = save.strip_suffix("-save").unwrap_or(binary);
-        Firewall { restore: format!("{stem}-restore"), save, wait }
+        Firewall {
+            restore: format!("{stem}-restore"),
+            save,
+            wait,
+        }
     }
 
     fn v6(&self) -> Self {
         let other = |program: &str| match program.rfind("iptables") {
-            Some(at) => format!("{}ip6tables{}", &program[..at], &program[at + "iptables".len()..]),
+            Some(at) => format!(
+                "{}ip6tables{}",
+                &program[..at],
+                &program[at + "iptables".len()..]
+            ),
             None => program.to_owned(),
         };
-        Firewall { save: other(&self.save), restore: other(&self.restore), wait: self.wait }
+        Firewall {
+            save: other(&self.save),
+            restore: other(&self.restore),
+            wait: self.wait,
+        }
     }
 
     /// Applies `rules` in the network namespace of the calling thread, as one transaction.
@@ -143,9 +161,16 @@ impl Firewall {
 }
 
 fn run(program: &str, mut command: Command, input: &str) -> Result<String, InitError> {
-    let missing = |source| InitError::Missing { program: program.to_owned(), source };
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(missing)?;
+    let missing = |source| InitError::Missing {
+        program: program.to_owned(),
+        source,
+    };
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(missing)?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that refuses its arguments closes the pipe; its exit status tells more than the pipe error.
         let _ = stdin.write_all(input.as_bytes());
@@ -155,8 +180,17 @@ fn run(program: &str, mut command: Command, input: &str) -> Result<String, InitE
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let message = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message").trim().to_owned();
-    Err(InitError::Refused { program: program.to_owned(), message })
+    let message = said
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("no message")
+        .trim()
+        .to_owned();
+    Err(InitError::Refused {
+        program: program.to_owned(),
+        message,
+    })
 }
 
 impl InitArgs {
@@ -178,26 +212,42 @@ impl InitArgs {
 /// Runs `weft init`.
 pub fn run_init(args: &InitArgs) -> Result<(), InitError> {
     if let Some(path) = &args.netns {
-        enter(path).map_err(|source| InitError::Namespace { path: path.clone(), source })?;
+        enter(path).map_err(|source| InitError::Namespace {
+            path: path.clone(),
+            source,
+        })?;
     }
-    let firewall = Firewall::of(&args.firewall_bin_path, args.firewall_save_bin_path.as_deref(), args.use_wait_flag);
+    let firewall = Firewall::of(
+        &args.firewall_bin_path,
+        args.firewall_save_bin_path.as_deref(),
+        args.use_wait_flag,
+    );
     let families = [(Family::V4, firewall.clone()), (Family::V6, firewall.v6())];
     for (family, firewall) in families.into_iter().take(if args.ipv6 { 2 } else { 1 }) {
         if args.simulate {
-            print!("# {} --noflush\n{}", firewall.restore, args.rules().restore_input(family, ""));
+            print!(
+                "# {} --noflush\n{}",
+                firewall.restore,
+                args.rules().restore_input(family, "")
+            );
         } else {
             firewall.apply(&args.rules(), family)?;
         }
     }
     match args.timeout_close_wait_secs {
-        Some(seconds) if !args.simulate => std::fs::write(CLOSE_WAIT, seconds.to_string()).map_err(InitError::CloseWait),
+        Some(seconds) if !args.simulate => {
+            std::fs::write(CLOSE_WAIT, seconds.to_string()).map_err(InitError::CloseWait)
+        }
         _ => Ok(()),
     }
 }
 
 fn enter(path: &PathBuf) -> Result<(), std::io::Error> {
     let file = std::fs::File::open(path)?;
-    Ok(nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)?)
+    Ok(nix::sched::setns(
+        file,
+        nix::sched::CloneFlags::CLONE_NEWNET,
+    )?)
 }
 
 #[cfg(test)]
@@ -207,7 +257,10 @@ mod tests {
     #[test]
     fn the_variant_names_its_programs() {
         let nft = Firewall::of("iptables-nft", Some("iptables-nft-save"), false);
-        assert_eq!((nft.save.as_str(), nft.restore.as_str()), ("iptables-nft-save", "iptables-nft-restore"));
+        assert_eq!(
+            (nft.save.as_str(), nft.restore.as_str()),
+            ("iptables-nft-save", "iptables-nft-restore")
+        );
         let legacy = Firewall::of("/usr/sbin/iptables-legacy", None, true).v6();
         assert_eq!(legacy.save, "/usr/sbin/ip6tables-legacy-save");
         assert_eq!(legacy.restore, "/usr/sbin/ip6tables-legacy-restore");
@@ -218,6 +271,9 @@ mod tests {
         let error = Firewall::of("no-such-iptables", None, false)
             .apply(&Rules::default(), Family::V4)
             .expect_err("the program does not exist");
-        assert!(error.to_string().contains("Debian package `iptables`"), "{error}");
+        assert!(
+            error.to_string().contains("Debian package `iptables`"),
+            "{error}"
+        );
     }
 }

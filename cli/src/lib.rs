@@ -13,7 +13,11 @@ use clap::{Parser, Subcommand};
 
 /// The command line of `weft`.
 #[derive(Parser, Debug)]
-#[command(name = "weft", version, about = "A service mesh that speaks Linkerd's interfaces")]
+#[command(
+    name = "weft",
+    version,
+    about = "A service mesh that speaks Linkerd's interfaces"
+)]
 pub struct Cli {
     /// What to do
     #[command(subcommand)]
@@ -75,7 +79,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::DemoApp(app) => single()?.block_on(demo::apps::run(app)).map(done),
         Command::MeshControl(args) => {
             start_log(&args.tuning.log)?;
-            single()?.block_on(local::control::run_control(args)).map(done)
+            single()?
+                .block_on(local::control::run_control(args))
+                .map(done)
         }
         Command::Identity(args) => single()?.block_on(identity::run(args)).map(done),
         Command::Destination(args) => single()?.block_on(destination::run(args)).map(done),
@@ -87,5 +93,7 @@ fn start_log(directives: &str) -> Result<(), weft_runtime::log::LogError> {
 }
 
 fn single() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
 }

@@ -16,15 +16,15 @@ mod table;
 use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
 pub use authorization::{
-    AuthenticationRef, Authorization, AuthorizationTarget, ClientAuthentication, Identities, NetworkMatch,
-    ServerAuthz, ServerChoice,
+    AuthenticationRef, Authorization, AuthorizationTarget, ClientAuthentication, Identities,
+    NetworkMatch, ServerAuthz, ServerChoice,
 };
 pub use node::Node;
 pub use pod::{CONTROL_NAMESPACE_LABEL, ContainerPort, PROXY_CONTAINER, Pod, ProxyPorts};
 pub use reader::Reader;
 pub use route::{
-    Backend, HeaderFilter, HostMatch, PathMatch, Route, RouteFilter, RouteMatch, RouteParent, RouteParentKind,
-    RouteRule, RouteTimeouts, TextMatch,
+    Backend, HeaderFilter, HostMatch, PathMatch, Route, RouteFilter, RouteMatch, RouteParent,
+    RouteParentKind, RouteRule, RouteTimeouts, TextMatch,
 };
 pub use selector::Selector;
 pub use server::{PortRef, Server};
@@ -75,8 +75,17 @@ pub struct Invalid {
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { object, field, reason, .. } = self;
-        let effect = if self.refused { "the object is ignored, its last good version stays in force" } else { "the field is ignored" };
+        let Self {
+            object,
+            field,
+            reason,
+            ..
+        } = self;
+        let effect = if self.refused {
+            "the object is ignored, its last good version stays in force"
+        } else {
+            "the field is ignored"
+        };
         write!(f, "{object}: {field}: {reason}; {effect}")
     }
 }
@@ -124,23 +133,44 @@ impl Index {
         let name = object.name();
         let mut notes = notes::Notes::new(object.reference());
         let keys = match object {
-            Object::Service(o) => service::read(o, &mut notes).map(|v| self.set_service(&name, Some(v))),
-            Object::EndpointSlice(o) => slice::read(o, &name, &mut notes).map(|v| self.set_slice(&name, Some(v))),
+            Object::Service(o) => {
+                service::read(o, &mut notes).map(|v| self.set_service(&name, Some(v)))
+            }
+            Object::EndpointSlice(o) => {
+                slice::read(o, &name, &mut notes).map(|v| self.set_slice(&name, Some(v)))
+            }
             Object::Pod(o) => Some(self.set_pod(&name, Some(pod::read(o, &name, &mut notes)))),
             Object::Node(o) => Some(self.set_node(&name, Some(node::read(o)))),
-            Object::Server(o) => server::read(o, &name, &mut notes).map(|v| self.set_server(&name, Some(v))),
-            Object::AuthorizationPolicy(o) => authorization::read_policy(o, &name, &mut notes)
-                .map(|v| authorization_keys(&name, self.authorizations.set(&name, Some(v)).is_some())),
-            Object::ServerAuthorization(o) => authorization::read_server_authorization(o, &name, &mut notes)
-                .map(|v| authorization_keys(&name, self.server_authzs.set(&name, Some(v)).is_some())),
-            Object::MeshTlsAuthentication(o) => authorization::read_identities(o, &name, &mut notes)
-                .map(|v| authentication_keys(&name, self.identities.set(&name, Some(v)).is_some())),
-            Object::NetworkAuthentication(o) => authorization::read_networks(&o.spec.networks, "spec.networks", &mut notes)
-                .map(|v| authentication_keys(&name, self.networks.set(&name, Some(v)).is_some())),
+            Object::Server(o) => {
+                server::read(o, &name, &mut notes).map(|v| self.set_server(&name, Some(v)))
+            }
+            Object::AuthorizationPolicy(o) => {
+                authorization::read_policy(o, &name, &mut notes).map(|v| {
+                    authorization_keys(&name, self.authorizations.set(&name, Some(v)).is_some())
+                })
+            }
+            Object::ServerAuthorization(o) => {
+                authorization::read_server_authorization(o, &name, &mut notes).map(|v| {
+                    authorization_keys(&name, self.server_authzs.set(&name, Some(v)).is_some())
+                })
+            }
+            Object::MeshTlsAuthentication(o) => {
+                authorization::read_identities(o, &name, &mut notes).map(|v| {
+                    authentication_keys(&name, self.identities.set(&name, Some(v)).is_some())
+                })
+            }
+            Object::NetworkAuthentication(o) => {
+                authorization::read_networks(&o.spec.networks, "spec.networks", &mut notes).map(
+                    |v| authentication_keys(&name, self.networks.set(&name, Some(v)).is_some()),
+                )
+            }
             Object::HttpRoute(group, o) => route::read(*group, o, &name, &mut notes)
                 .map(|v| self.set_route(object.kind(), &name, Some(v))),
         };
-        Changed { keys: keys.unwrap_or_default(), invalid: notes.finish() }
+        Changed {
+            keys: keys.unwrap_or_default(),
+            invalid: notes.finish(),
+        }
     }
 
     /// Removes an object; one that is not there changes nothing.
@@ -152,20 +182,41 @@ impl Index {
             Kind::Pod => self.set_pod(name, None),
             Kind::Node => self.set_node(name, None),
             Kind::Server => self.set_server(name, None),
-            Kind::AuthorizationPolicy => authorization_keys(name, self.authorizations.set(name, None).is_some()),
-            Kind::ServerAuthorization => authorization_keys(name, self.server_authzs.set(name, None).is_some()),
-            Kind::MeshTlsAuthentication => authentication_keys(name, self.identities.set(name, None).is_some()),
-            Kind::NetworkAuthentication => authentication_keys(name, self.networks.set(name, None).is_some()),
-            Kind::PolicyHttpRoute | Kind::GatewayHttpRoute => self.set_route(object.kind, name, None),
+            Kind::AuthorizationPolicy => {
+                authorization_keys(name, self.authorizations.set(name, None).is_some())
+            }
+            Kind::ServerAuthorization => {
+                authorization_keys(name, self.server_authzs.set(name, None).is_some())
+            }
+            Kind::MeshTlsAuthentication => {
+                authentication_keys(name, self.identities.set(name, None).is_some())
+            }
+            Kind::NetworkAuthentication => {
+                authentication_keys(name, self.networks.set(name, None).is_some())
+            }
+            Kind::PolicyHttpRoute | Kind::GatewayHttpRoute => {
+                self.set_route(object.kind, name, None)
+            }
         };
-        Changed { keys, invalid: Vec::new() }
+        Changed {
+            keys,
+            invalid: Vec::new(),
+        }
     }
 
     /// Replaces all objects of a kind (a watch that starts over). Objects of other kinds in `objects` are ignored.
     pub fn reset(&mut self, kind: Kind, objects: &[Object]) -> Changed {
         let mut changed = Changed::default();
-        let wanted: HashSet<Name> = objects.iter().filter(|o| o.kind() == kind).map(Object::name).collect();
-        for name in self.names(kind).into_iter().filter(|name| !wanted.contains(name)) {
+        let wanted: HashSet<Name> = objects
+            .iter()
+            .filter(|o| o.kind() == kind)
+            .map(Object::name)
+            .collect();
+        for name in self
+            .names(kind)
+            .into_iter()
+            .filter(|name| !wanted.contains(name))
+        {
             changed.merge(self.delete(&ObjectRef { kind, name }));
         }
         for object in objects.iter().filter(|o| o.kind() == kind) {
@@ -191,8 +242,13 @@ impl Index {
     }
 
     fn set_service(&mut self, name: &Name, service: Option<Service>) -> HashSet<Key> {
-        let new: Vec<IpAddr> = service.as_ref().map(|s| s.cluster_ips.clone()).unwrap_or_default();
-        let Some(old) = self.services.set(name, service) else { return HashSet::new() };
+        let new: Vec<IpAddr> = service
+            .as_ref()
+            .map(|s| s.cluster_ips.clone())
+            .unwrap_or_default();
+        let Some(old) = self.services.set(name, service) else {
+            return HashSet::new();
+        };
         let old = old.map(|s| s.cluster_ips.clone()).unwrap_or_default();
         self.services_by_ip.regroup(name, &old, &new);
         let addresses = old.into_iter().chain(new).map(Key::Address);
@@ -201,7 +257,9 @@ impl Index {
 
     fn set_slice(&mut self, name: &Name, slice: Option<Slice>) -> HashSet<Key> {
         let new: Vec<Name> = slice.iter().map(|s| s.service.clone()).collect();
-        let Some(old) = self.slices.set(name, slice) else { return HashSet::new() };
+        let Some(old) = self.slices.set(name, slice) else {
+            return HashSet::new();
+        };
         let old: Vec<Name> = old.iter().map(|s| s.service.clone()).collect();
         self.slices_by_service.regroup(name, &old, &new);
         old.into_iter().chain(new).map(Key::Slices).collect()
@@ -209,7 +267,9 @@ impl Index {
 
     fn set_pod(&mut self, name: &Name, pod: Option<Pod>) -> HashSet<Key> {
         let new = pod.as_ref().map(Pod::addresses).unwrap_or_default();
-        let Some(old) = self.pods.set(name, pod) else { return HashSet::new() };
+        let Some(old) = self.pods.set(name, pod) else {
+            return HashSet::new();
+        };
         let old = old.as_deref().map(Pod::addresses).unwrap_or_default();
         self.pods_by_ip.regroup(name, &old, &new);
         let addresses = old.into_iter().chain(new).map(Key::Address);
@@ -218,33 +278,58 @@ impl Index {
 
     fn set_node(&mut self, name: &Name, node: Option<Node>) -> HashSet<Key> {
         let changed = self.nodes.set(name, node).is_some();
-        changed.then(|| Key::Node(Arc::clone(&name.name))).into_iter().collect()
+        changed
+            .then(|| Key::Node(Arc::clone(&name.name)))
+            .into_iter()
+            .collect()
     }
 
     fn set_server(&mut self, name: &Name, server: Option<Server>) -> HashSet<Key> {
         let changed = self.servers.set(name, server).is_some();
-        changed.then(|| Key::Servers(Arc::clone(&name.namespace))).into_iter().collect()
+        changed
+            .then(|| Key::Servers(Arc::clone(&name.namespace)))
+            .into_iter()
+            .collect()
     }
 
     fn set_route(&mut self, kind: Kind, name: &Name, route: Option<Route>) -> HashSet<Key> {
         let groups = |route: Option<&Route>| -> Vec<_> {
-            route.into_iter().flat_map(|r| &r.parents).map(|p| (p.kind, p.name.clone(), kind)).collect()
+            route
+                .into_iter()
+                .flat_map(|r| &r.parents)
+                .map(|p| (p.kind, p.name.clone(), kind))
+                .collect()
         };
         let new = groups(route.as_ref());
-        let table = if kind == Kind::PolicyHttpRoute { &mut self.policy_routes } else { &mut self.gateway_routes };
-        let Some(old) = table.set(name, route) else { return HashSet::new() };
+        let table = if kind == Kind::PolicyHttpRoute {
+            &mut self.policy_routes
+        } else {
+            &mut self.gateway_routes
+        };
+        let Some(old) = table.set(name, route) else {
+            return HashSet::new();
+        };
         let old = groups(old.as_deref());
         self.routes_by_parent.regroup(name, &old, &new);
-        old.into_iter().chain(new).map(|(kind, parent, _)| Key::Routes(kind, parent)).collect()
+        old.into_iter()
+            .chain(new)
+            .map(|(kind, parent, _)| Key::Routes(kind, parent))
+            .collect()
     }
 }
 
 fn authorization_keys(name: &Name, changed: bool) -> HashSet<Key> {
-    changed.then(|| Key::Authorizations(Arc::clone(&name.namespace))).into_iter().collect()
+    changed
+        .then(|| Key::Authorizations(Arc::clone(&name.namespace)))
+        .into_iter()
+        .collect()
 }
 
 fn authentication_keys(name: &Name, changed: bool) -> HashSet<Key> {
-    changed.then(|| Key::Authentication(name.clone())).into_iter().collect()
+    changed
+        .then(|| Key::Authentication(name.clone()))
+        .into_iter()
+        .collect()
 }
 
 #[cfg(test)]

@@ -30,7 +30,13 @@ pub struct ManifestError {
 
 impl ManifestError {
     fn of_file(file: &std::path::Path, reason: impl ToString) -> Self {
-        Self { file: file.to_owned(), document: None, line: None, field: None, reason: reason.to_string() }
+        Self {
+            file: file.to_owned(),
+            document: None,
+            line: None,
+            field: None,
+            reason: reason.to_string(),
+        }
     }
 }
 

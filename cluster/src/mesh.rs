@@ -14,7 +14,8 @@ use weft_core::{
 /// Ports that are opaque unless an annotation says otherwise (contract 8.1).
 const DEFAULT_OPAQUE_PORTS: &str = "25,587,3306,4444,5432,6379,9300,11211";
 /// The networks of a cluster by the chart's default (contract 11.4).
-const DEFAULT_CLUSTER_NETWORKS: &str = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8";
+const DEFAULT_CLUSTER_NETWORKS: &str =
+    "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8";
 
 /// What the whole mesh agrees on.
 #[derive(Clone, Debug, Serialize)]
@@ -41,8 +42,10 @@ impl Default for MeshSettings {
             control_namespace: "linkerd".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
             trust_domain: "cluster.local".to_owned(),
-            cluster_networks: parse::networks(DEFAULT_CLUSTER_NETWORKS).expect("a constant list of networks"),
-            default_opaque_ports: parse::port_set(DEFAULT_OPAQUE_PORTS).expect("a constant list of ports"),
+            cluster_networks: parse::networks(DEFAULT_CLUSTER_NETWORKS)
+                .expect("a constant list of networks"),
+            default_opaque_ports: parse::port_set(DEFAULT_OPAQUE_PORTS)
+                .expect("a constant list of ports"),
             enable_ipv6: false,
             assume_accepted: false,
         }
@@ -54,13 +57,25 @@ impl MeshSettings {
     ///
     /// # Errors
     /// A part is not a DNS label, so no certificate can carry the name.
-    pub fn identity(&self, service_account: &str, namespace: &str) -> Result<Identity, IdentityError> {
-        workload_identity(service_account, namespace, &self.control_namespace, &self.trust_domain)
+    pub fn identity(
+        &self,
+        service_account: &str,
+        namespace: &str,
+    ) -> Result<Identity, IdentityError> {
+        workload_identity(
+            service_account,
+            namespace,
+            &self.control_namespace,
+            &self.trust_domain,
+        )
     }
 
     /// The suffix of the identities of all service accounts of a namespace (contract 8.2).
     pub fn namespace_suffix(&self, namespace: &str) -> String {
-        format!("{namespace}.serviceaccount.identity.{}.{}", self.control_namespace, self.trust_domain)
+        format!(
+            "{namespace}.serviceaccount.identity.{}.{}",
+            self.control_namespace, self.trust_domain
+        )
     }
 
     /// The name of a Service in the cluster's domain.
@@ -89,10 +104,22 @@ impl DefaultPolicy {
     /// Its name in settings, annotations and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Allow { authenticated: false, cluster_only: false } => "all-unauthenticated",
-            Self::Allow { authenticated: true, cluster_only: false } => "all-authenticated",
-            Self::Allow { authenticated: false, cluster_only: true } => "cluster-unauthenticated",
-            Self::Allow { authenticated: true, cluster_only: true } => "cluster-authenticated",
+            Self::Allow {
+                authenticated: false,
+                cluster_only: false,
+            } => "all-unauthenticated",
+            Self::Allow {
+                authenticated: true,
+                cluster_only: false,
+            } => "all-authenticated",
+            Self::Allow {
+                authenticated: false,
+                cluster_only: true,
+            } => "cluster-unauthenticated",
+            Self::Allow {
+                authenticated: true,
+                cluster_only: true,
+            } => "cluster-authenticated",
             Self::Deny => "deny",
             Self::Audit => "audit",
         }
@@ -102,7 +129,10 @@ impl DefaultPolicy {
     #[must_use]
     pub fn require_identity(self) -> Self {
         match self {
-            Self::Allow { cluster_only, .. } => Self::Allow { authenticated: true, cluster_only },
+            Self::Allow { cluster_only, .. } => Self::Allow {
+                authenticated: true,
+                cluster_only,
+            },
             other => other,
         }
     }
@@ -132,7 +162,10 @@ impl FromStr for DefaultPolicy {
     type Err = UnknownDefaultPolicy;
 
     fn from_str(text: &str) -> Result<Self, UnknownDefaultPolicy> {
-        let allow = |authenticated, cluster_only| Self::Allow { authenticated, cluster_only };
+        let allow = |authenticated, cluster_only| Self::Allow {
+            authenticated,
+            cluster_only,
+        };
         Ok(match text {
             "all-unauthenticated" => allow(false, false),
             "all-authenticated" => allow(true, false),

@@ -32,7 +32,10 @@ pub struct Name {
 impl Name {
     /// Joins a namespace and a name.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 
@@ -80,7 +83,9 @@ impl Kind {
             ("", "v1", "Node") => Self::Node,
             ("discovery.k8s.io", "v1", "EndpointSlice") => Self::EndpointSlice,
             (_, "v1alpha1" | "v1beta1" | "v1beta2" | "v1beta3", "Server") if policy => Self::Server,
-            (_, "v1alpha1" | "v1beta1", "ServerAuthorization") if policy => Self::ServerAuthorization,
+            (_, "v1alpha1" | "v1beta1", "ServerAuthorization") if policy => {
+                Self::ServerAuthorization
+            }
             (_, "v1alpha1", "AuthorizationPolicy") if policy => Self::AuthorizationPolicy,
             (_, "v1alpha1", "MeshTLSAuthentication") if policy => Self::MeshTlsAuthentication,
             (_, "v1alpha1", "NetworkAuthentication") if policy => Self::NetworkAuthentication,
@@ -160,7 +165,10 @@ impl Object {
     ///
     /// # Errors
     /// Those of the deserializer: a field that is missing or of the wrong type.
-    pub fn deserialize<'de, D: serde::Deserializer<'de>>(kind: Kind, from: D) -> Result<Self, D::Error> {
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(
+        kind: Kind,
+        from: D,
+    ) -> Result<Self, D::Error> {
         Ok(match kind {
             Kind::Service => Self::Service(Deserialize::deserialize(from)?),
             Kind::EndpointSlice => Self::EndpointSlice(Deserialize::deserialize(from)?),
@@ -169,10 +177,18 @@ impl Object {
             Kind::Server => Self::Server(Deserialize::deserialize(from)?),
             Kind::ServerAuthorization => Self::ServerAuthorization(Deserialize::deserialize(from)?),
             Kind::AuthorizationPolicy => Self::AuthorizationPolicy(Deserialize::deserialize(from)?),
-            Kind::MeshTlsAuthentication => Self::MeshTlsAuthentication(Deserialize::deserialize(from)?),
-            Kind::NetworkAuthentication => Self::NetworkAuthentication(Deserialize::deserialize(from)?),
-            Kind::PolicyHttpRoute => Self::HttpRoute(RouteGroup::Policy, Deserialize::deserialize(from)?),
-            Kind::GatewayHttpRoute => Self::HttpRoute(RouteGroup::Gateway, Deserialize::deserialize(from)?),
+            Kind::MeshTlsAuthentication => {
+                Self::MeshTlsAuthentication(Deserialize::deserialize(from)?)
+            }
+            Kind::NetworkAuthentication => {
+                Self::NetworkAuthentication(Deserialize::deserialize(from)?)
+            }
+            Kind::PolicyHttpRoute => {
+                Self::HttpRoute(RouteGroup::Policy, Deserialize::deserialize(from)?)
+            }
+            Kind::GatewayHttpRoute => {
+                Self::HttpRoute(RouteGroup::Gateway, Deserialize::deserialize(from)?)
+            }
         })
     }
 
@@ -222,6 +238,9 @@ impl Object {
 
     /// The reference under which the index keeps this object.
     pub fn reference(&self) -> ObjectRef {
-        ObjectRef { kind: self.kind(), name: self.name() }
+        ObjectRef {
+            kind: self.kind(),
+            name: self.name(),
+        }
     }
 }

@@ -25,10 +25,13 @@ pub struct Shared {
 
 impl Shared {
     /// An empty index.
-    #[expect(clippy::new_ret_no_self, reason = "it only ever lives behind an Arc")]
     pub fn new() -> Arc<Self> {
         let filled = watch::Sender::new(false);
-        Arc::new(Self { index: RwLock::default(), listeners: Mutex::default(), filled })
+        Arc::new(Self {
+            index: RwLock::default(),
+            listeners: Mutex::default(),
+            filled,
+        })
     }
 
     /// Stores an object.

@@ -27,12 +27,19 @@ pub trait Query: Clone + Eq + Hash + Send + Sync + 'static {
     type Settings: Send + Sync + 'static;
 
     /// Answers from the index. `previous` is the last answer, parts of which can be kept.
-    fn answer(&self, settings: &Self::Settings, index: &Reader<'_>, previous: Option<&Self::State>) -> Self::State;
+    fn answer(
+        &self,
+        settings: &Self::Settings,
+        index: &Reader<'_>,
+        previous: Option<&Self::State>,
+    ) -> Self::State;
 }
 
 /// The limit of distinct questions is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{limit} different targets are being watched, which is the limit: raise it or close streams")]
+#[error(
+    "{limit} different targets are being watched, which is the limit: raise it or close streams"
+)]
 pub struct TooManyViews {
     /// The limit.
     pub limit: usize,
@@ -59,8 +66,16 @@ struct View<Q: Query> {
 impl<Q: Query> Views<Q> {
     /// No questions yet; at most `limit` different ones at a time.
     pub fn new(shared: Arc<Shared>, settings: Q::Settings, limit: usize) -> Arc<Self> {
-        let state = Mutex::new(State { views: HashMap::new(), readers: HashMap::new() });
-        let views = Arc::new(Self { shared, settings, limit, state });
+        let state = Mutex::new(State {
+            views: HashMap::new(),
+            readers: HashMap::new(),
+        });
+        let views = Arc::new(Self {
+            shared,
+            settings,
+            limit,
+            state,
+        });
         let listener: Weak<dyn Listener> = Arc::downgrade(&views) as Weak<dyn Listener>;
         views.shared.listen(listener);
         views
@@ -78,7 +93,8 @@ impl<Q: Query> Views<Q> {
 
     /// Answers once, without watching.
     pub fn once(&self, query: &Q) -> Q::State {
-        self.shared.read(|index| query.answer(&self.settings, &Reader::new(index), None))
+        self.shared
+            .read(|index| query.answer(&self.settings, &Reader::new(index), None))
     }
 
     /// Watches the answer to a question.
@@ -117,7 +133,10 @@ impl<Q: Query> Views<Q> {
     fn release(&self, query: &Q) {
         let mut state = self.state.lock();
         // Under the lock nobody can subscribe, so zero stays zero.
-        if state.views.get(query).is_some_and(|view| view.sender.receiver_count() == 0)
+        if state
+            .views
+            .get(query)
+            .is_some_and(|view| view.sender.receiver_count() == 0)
             && let Some(view) = state.views.remove(query)
         {
             state.link(query, &view.keys, &HashSet::new());
@@ -128,9 +147,17 @@ impl<Q: Query> Views<Q> {
 impl<Q: Query> Listener for Views<Q> {
     fn changed(&self, index: &Index, changed: &Changed) {
         let mut state = self.state.lock();
-        let touched: HashSet<Q> = changed.keys.iter().filter_map(|key| state.readers.get(key)).flatten().cloned().collect();
+        let touched: HashSet<Q> = changed
+            .keys
+            .iter()
+            .filter_map(|key| state.readers.get(key))
+            .flatten()
+            .cloned()
+            .collect();
         for query in touched {
-            let Some(view) = state.views.get(&query) else { continue };
+            let Some(view) = state.views.get(&query) else {
+                continue;
+            };
             let reader = Reader::new(index);
             let answer = query.answer(&self.settings, &reader, Some(&view.sender.borrow()));
             // An equal answer wakes nobody.
@@ -162,7 +189,10 @@ impl<Q: Query> State<Q> {
             }
         }
         for key in new.difference(old) {
-            self.readers.entry(key.clone()).or_default().insert(query.clone());
+            self.readers
+                .entry(key.clone())
+                .or_default()
+                .insert(query.clone());
         }
     }
 }
@@ -177,7 +207,11 @@ pub struct Subscription<Q: Query> {
 
 impl<Q: Query> Subscription<Q> {
     fn new(views: &Arc<Views<Q>>, query: Q, receiver: watch::Receiver<Q::State>) -> Self {
-        Self { views: Arc::clone(views), query, receiver: Some(receiver) }
+        Self {
+            views: Arc::clone(views),
+            query,
+            receiver: Some(receiver),
+        }
     }
 
     fn receiver(&mut self) -> &mut watch::Receiver<Q::State> {

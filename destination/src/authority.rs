@@ -41,10 +41,16 @@ impl Authority {
                 None if rest.is_empty() => None,
                 None => return None,
             };
-            return Some(Self { host: Host::Ip(IpAddr::V6(address.parse().ok()?)), port });
+            return Some(Self {
+                host: Host::Ip(IpAddr::V6(address.parse().ok()?)),
+                port,
+            });
         }
         if let Ok(ip) = text.parse() {
-            return Some(Self { host: Host::Ip(ip), port: None });
+            return Some(Self {
+                host: Host::Ip(ip),
+                port: None,
+            });
         }
         let (host, port) = match text.split_once(':') {
             Some((host, port)) => (host, Some(parse_port(port)?)),
@@ -54,14 +60,19 @@ impl Authority {
         if host.is_empty() || host.len() > 253 || !host.chars().all(valid) {
             return None;
         }
-        let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
+        let host = host
+            .parse()
+            .map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
         Some(Self { host, port })
     }
 }
 
 fn parse_port(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten().filter(|port| *port > 0)
+    digits
+        .then(|| text.parse().ok())
+        .flatten()
+        .filter(|port| *port > 0)
 }
 
 impl ServiceHost {
@@ -73,10 +84,14 @@ impl ServiceHost {
             return None;
         }
         match labels.as_slice() {
-            [service, namespace] => Some(Self { service: Name::new(namespace, service), hostname: None }),
-            [hostname, service, namespace] => {
-                Some(Self { service: Name::new(namespace, service), hostname: Some((*hostname).into()) })
-            }
+            [service, namespace] => Some(Self {
+                service: Name::new(namespace, service),
+                hostname: None,
+            }),
+            [hostname, service, namespace] => Some(Self {
+                service: Name::new(namespace, service),
+                hostname: Some((*hostname).into()),
+            }),
             _ => None,
         }
     }
@@ -88,16 +103,42 @@ mod tests {
 
     #[test]
     fn authorities() {
-        let name = |host: &str, port| Some(Authority { host: Host::Name(host.to_owned()), port });
-        let ip = |host: &str, port| Some(Authority { host: Host::Ip(host.parse().expect("an address")), port });
-        assert_eq!(Authority::parse("web.default.svc.cluster.local:8080"), name("web.default.svc.cluster.local", Some(8080)));
+        let name = |host: &str, port| {
+            Some(Authority {
+                host: Host::Name(host.to_owned()),
+                port,
+            })
+        };
+        let ip = |host: &str, port| {
+            Some(Authority {
+                host: Host::Ip(host.parse().expect("an address")),
+                port,
+            })
+        };
+        assert_eq!(
+            Authority::parse("web.default.svc.cluster.local:8080"),
+            name("web.default.svc.cluster.local", Some(8080))
+        );
         assert_eq!(Authority::parse("web"), name("web", None));
         assert_eq!(Authority::parse("10.1.2.3:80"), ip("10.1.2.3", Some(80)));
         assert_eq!(Authority::parse("10.1.2.3"), ip("10.1.2.3", None));
         assert_eq!(Authority::parse("[::1]:80"), ip("::1", Some(80)));
         assert_eq!(Authority::parse("[::1]"), ip("::1", None));
         assert_eq!(Authority::parse("::1"), ip("::1", None));
-        for bad in ["", ":80", "a:", "a:0", "a:65536", "a:+80", "a:b:80", "[::1", "[::1]80", "[1.2.3.4]:80", "a b", "a/b"] {
+        for bad in [
+            "",
+            ":80",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a:+80",
+            "a:b:80",
+            "[::1",
+            "[::1]80",
+            "[1.2.3.4]:80",
+            "a b",
+            "a/b",
+        ] {
             assert_eq!(Authority::parse(bad), None, "{bad}");
         }
     }
@@ -106,8 +147,17 @@ mod tests {
     fn service_names() {
         let parse = |host| ServiceHost::parse(host, "cluster.local");
         let web = Name::new("default", "web");
-        assert_eq!(parse("web.default.svc.cluster.local"), Some(ServiceHost { service: web.clone(), hostname: None }));
-        let pod = ServiceHost { service: web, hostname: Some("web-0".into()) };
+        assert_eq!(
+            parse("web.default.svc.cluster.local"),
+            Some(ServiceHost {
+                service: web.clone(),
+                hostname: None
+            })
+        );
+        let pod = ServiceHost {
+            service: web,
+            hostname: Some("web-0".into()),
+        };
         assert_eq!(parse("web-0.web.default.svc.cluster.local"), Some(pod));
         for other in [
             "web.default.svc.cluster.local.",

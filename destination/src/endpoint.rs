@@ -3,7 +3,9 @@
 use std::{collections::HashMap, net::SocketAddr};
 
 use linkerd2_proxy_api::{
-    destination::{ProtocolHint, TlsIdentity, WeightedAddr, protocol_hint as hint, tls_identity as tls},
+    destination::{
+        ProtocolHint, TlsIdentity, WeightedAddr, protocol_hint as hint, tls_identity as tls,
+    },
     meta,
 };
 use weft_cluster::{MeshSettings, Reader, index::Pod, objects::policy::ProxyProtocol};
@@ -24,16 +26,32 @@ pub(crate) struct Target<'a> {
 
 /// Whether a port of a pod is opaque: a Server says so, or its annotation, or the default when it has none.
 pub fn is_opaque(index: &Reader<'_>, mesh: &MeshSettings, pod: &Pod, port: u16) -> bool {
-    let by_server = index.server_of(pod, port).is_some_and(|server| server.protocol == ProxyProtocol::Opaque);
-    by_server || pod.opaque_ports.as_ref().unwrap_or(&mesh.default_opaque_ports).contains(port)
+    let by_server = index
+        .server_of(pod, port)
+        .is_some_and(|server| server.protocol == ProxyProtocol::Opaque);
+    by_server
+        || pod
+            .opaque_ports
+            .as_ref()
+            .unwrap_or(&mesh.default_opaque_ports)
+            .contains(port)
 }
 
 /// Describes an endpoint.
-pub(crate) fn describe(index: &Reader<'_>, settings: &Settings, target: &Target<'_>) -> WeightedAddr {
-    let mut described =
-        WeightedAddr { addr: Some(target.address.into()), weight: WEIGHT, ..WeightedAddr::default() };
+pub(crate) fn describe(
+    index: &Reader<'_>,
+    settings: &Settings,
+    target: &Target<'_>,
+) -> WeightedAddr {
+    let mut described = WeightedAddr {
+        addr: Some(target.address.into()),
+        weight: WEIGHT,
+        ..WeightedAddr::default()
+    };
     described.metric_labels = labels(target);
-    let Some(pod) = target.pod else { return described };
+    let Some(pod) = target.pod else {
+        return described;
+    };
     let port = target.address.port();
     described.resource_ref = Some(resource("Pod", pod));
     if pod.control_namespace.is_none() || pod.skip_inbound_ports.contains(port) {
@@ -84,8 +102,13 @@ fn protocol_hint(settings: &Settings, pod: &Pod, port: u16, opaque: bool) -> Pro
     let own = [pod.proxy.admin, pod.proxy.control].contains(&Some(port));
     let header = opaque || settings.outbound_transport == OutboundTransport::TransportHeader;
     let inbound = pod.proxy.inbound.filter(|_| header && !own);
-    let opaque_transport = inbound.map(|port| hint::OpaqueTransport { inbound_port: u32::from(port) });
-    ProtocolHint { protocol, opaque_transport }
+    let opaque_transport = inbound.map(|port| hint::OpaqueTransport {
+        inbound_port: u32::from(port),
+    });
+    ProtocolHint {
+        protocol,
+        opaque_transport,
+    }
 }
 
 /// Only for pods of this control plane: others have certificates of another trust anchor.
@@ -93,9 +116,16 @@ fn tls_identity(mesh: &MeshSettings, pod: &Pod) -> Option<TlsIdentity> {
     if pod.control_namespace.as_deref() != Some(mesh.control_namespace.as_str()) {
         return None;
     }
-    let identity = mesh.identity(&pod.service_account, &pod.name.namespace).ok()?;
-    let name = || tls::DnsLikeIdentity { name: identity.as_str().to_owned() };
-    Some(TlsIdentity { strategy: Some(tls::Strategy::DnsLikeIdentity(name())), server_name: Some(name()) })
+    let identity = mesh
+        .identity(&pod.service_account, &pod.name.namespace)
+        .ok()?;
+    let name = || tls::DnsLikeIdentity {
+        name: identity.as_str().to_owned(),
+    };
+    Some(TlsIdentity {
+        strategy: Some(tls::Strategy::DnsLikeIdentity(name())),
+        server_name: Some(name()),
+    })
 }
 
 fn resource(kind: &str, pod: &Pod) -> meta::Metadata {

@@ -60,12 +60,21 @@ impl Query for EndpointsQuery {
     type State = Endpoints;
     type Settings = Settings;
 
-    fn answer(&self, settings: &Settings, index: &Reader<'_>, previous: Option<&Endpoints>) -> Endpoints {
-        let Some(service) = index.service(&self.service) else { return Endpoints::Missing };
+    fn answer(
+        &self,
+        settings: &Settings,
+        index: &Reader<'_>,
+        previous: Option<&Endpoints>,
+    ) -> Endpoints {
+        let Some(service) = index.service(&self.service) else {
+            return Endpoints::Missing;
+        };
         if service.external_name {
             return Endpoints::External;
         }
-        let Some(port) = service.port(self.port) else { return Endpoints::Known(Arc::default()) };
+        let Some(port) = service.port(self.port) else {
+            return Endpoints::Known(Arc::default());
+        };
         let known = match previous {
             Some(Endpoints::Known(set)) => Some(&set.addresses),
             _ => None,
@@ -74,10 +83,20 @@ impl Query for EndpointsQuery {
         let mut addresses = BTreeMap::new();
         for (address, endpoint) in self.select(settings, index, &port.name) {
             let pod = endpoint.pod.as_ref().and_then(|name| index.pod(name));
-            let target = Target { address, pod, zone: endpoint.zone.as_deref(), caller_zone: zone };
+            let target = Target {
+                address,
+                pod,
+                zone: endpoint.zone.as_deref(),
+                caller_zone: zone,
+            };
             let described = endpoint::describe(index, settings, &target);
-            let kept = known.and_then(|known| known.get(&address)).filter(|old| ***old == described);
-            addresses.insert(address, kept.cloned().unwrap_or_else(|| Arc::new(described)));
+            let kept = known
+                .and_then(|known| known.get(&address))
+                .filter(|old| ***old == described);
+            addresses.insert(
+                address,
+                kept.cloned().unwrap_or_else(|| Arc::new(described)),
+            );
         }
         let labels = HashMap::from([
             ("namespace".to_owned(), self.service.namespace.to_string()),
@@ -99,10 +118,14 @@ impl EndpointsQuery {
         let mut found: BTreeMap<SocketAddr, &SliceEndpoint> = BTreeMap::new();
         for slice in index.slices(&self.service) {
             // Each slice has its own number for the port's name (case D05).
-            let Some(port) = slice.ports.iter().find(|port| *port.name == *port_name) else { continue };
+            let Some(port) = slice.ports.iter().find(|port| *port.name == *port_name) else {
+                continue;
+            };
             for endpoint in &slice.endpoints {
                 if self.hostname.is_none() || endpoint.hostname == self.hostname {
-                    found.entry(SocketAddr::new(endpoint.address, port.number)).or_insert(endpoint);
+                    found
+                        .entry(SocketAddr::new(endpoint.address, port.number))
+                        .or_insert(endpoint);
                 }
             }
         }
@@ -114,8 +137,14 @@ impl EndpointsQuery {
     /// Zone hints count only when every endpoint has them, and never leave nothing (case L09).
     fn keep_zone(&self, found: &mut BTreeMap<SocketAddr, &SliceEndpoint>) {
         let Some(zone) = &self.zone else { return };
-        let hinted = found.values().all(|endpoint| !endpoint.for_zones.is_empty());
-        if hinted && found.values().any(|endpoint| endpoint.for_zones.contains(zone)) {
+        let hinted = found
+            .values()
+            .all(|endpoint| !endpoint.for_zones.is_empty());
+        if hinted
+            && found
+                .values()
+                .any(|endpoint| endpoint.for_zones.contains(zone))
+        {
             found.retain(|_, endpoint| endpoint.for_zones.contains(zone));
         }
     }
@@ -128,7 +157,9 @@ fn keep_family(found: &mut BTreeMap<SocketAddr, &SliceEndpoint>, ipv6: bool) {
         return;
     }
     let six = found.iter().filter(|(address, _)| address.is_ipv6());
-    let twins: HashSet<(Name, u16)> = six.filter_map(|(a, e)| Some((e.pod.clone()?, a.port()))).collect();
+    let twins: HashSet<(Name, u16)> = six
+        .filter_map(|(a, e)| Some((e.pod.clone()?, a.port())))
+        .collect();
     found.retain(|address, endpoint| {
         let pod = endpoint.pod.clone().filter(|_| address.is_ipv4());
         pod.is_none_or(|pod| !twins.contains(&(pod, address.port())))
@@ -142,16 +173,31 @@ pub(crate) fn updates(old: &EndpointSet, new: &EndpointSet) -> VecDeque<Update> 
         let known = old.addresses.get(address);
         !known.is_some_and(|known| Arc::ptr_eq(known, endpoint) || known == *endpoint)
     });
-    let added: Vec<WeightedAddr> = changed.map(|(_, endpoint)| WeightedAddr::clone(endpoint)).collect();
-    let gone = old.addresses.keys().filter(|address| !new.addresses.contains_key(address));
+    let added: Vec<WeightedAddr> = changed
+        .map(|(_, endpoint)| WeightedAddr::clone(endpoint))
+        .collect();
+    let gone = old
+        .addresses
+        .keys()
+        .filter(|address| !new.addresses.contains_key(address));
     let removed: Vec<_> = gone.map(|address| (*address).into()).collect();
     let adds = added.chunks(MAX_ADDRESSES).map(|addrs| {
         let metric_labels = new.labels.clone();
-        update::Update::Add(WeightedAddrSet { addrs: addrs.to_vec(), metric_labels })
+        update::Update::Add(WeightedAddrSet {
+            addrs: addrs.to_vec(),
+            metric_labels,
+        })
     });
-    let removes =
-        removed.chunks(MAX_ADDRESSES).map(|addrs| update::Update::Remove(AddrSet { addrs: addrs.to_vec() }));
-    adds.chain(removes).map(|update| Update { update: Some(update) }).collect()
+    let removes = removed.chunks(MAX_ADDRESSES).map(|addrs| {
+        update::Update::Remove(AddrSet {
+            addrs: addrs.to_vec(),
+        })
+    });
+    adds.chain(removes)
+        .map(|update| Update {
+            update: Some(update),
+        })
+        .collect()
 }
 
 /// The messages of one `Get`. Holds the set it sent last, which it shares with all others that sent it.
@@ -165,14 +211,22 @@ pub(crate) struct GetStream {
 impl GetStream {
     pub(crate) fn new(mut subscription: Subscription<EndpointsQuery>) -> (Self, Endpoints) {
         let state = subscription.latest();
-        let mut stream = Self { subscription, sent: Arc::default(), pending: VecDeque::new() };
+        let mut stream = Self {
+            subscription,
+            sent: Arc::default(),
+            pending: VecDeque::new(),
+        };
         stream.take(&state);
         (stream, state)
     }
 
     fn take(&mut self, state: &Endpoints) {
         // A Service that has gone has no endpoints; `NoEndpoints` is never sent (contract 8.1).
-        let new = if let Endpoints::Known(set) = state { Arc::clone(set) } else { Arc::default() };
+        let new = if let Endpoints::Known(set) = state {
+            Arc::clone(set)
+        } else {
+            Arc::default()
+        };
         self.pending = updates(&self.sent, &new);
         self.sent = new;
     }

@@ -4,6 +4,9 @@
 mod incoming;
 mod metrics;
 
+#[cfg(test)]
+mod tests;
+
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, stream};
@@ -53,7 +56,11 @@ impl Calls {
     /// At most `max_streams` streams at a time; the shutdown ends them.
     pub fn new(metrics: Metrics, max_streams: usize, shutdown: CancellationToken) -> Self {
         let streams = Arc::new(Semaphore::new(max_streams.min(Semaphore::MAX_PERMITS)));
-        Self { metrics, streams, shutdown }
+        Self {
+            metrics,
+            streams,
+            shutdown,
+        }
     }
 
     /// Counts the start of a call that is answered by a stream.
@@ -78,10 +85,18 @@ impl Calls {
         let permit = Arc::clone(&self.streams).try_acquire_owned();
         let opened = source.and_then(|source| match permit {
             Ok(permit) => Ok((source, permit)),
-            Err(_) => Err(Status::resource_exhausted("too many streams are open on this server")),
+            Err(_) => Err(Status::resource_exhausted(
+                "too many streams are open on this server",
+            )),
         });
         let (source, permit) = opened.inspect_err(|status| call.finish(status.code()))?;
-        let open = Open { source, call, shutdown: self.shutdown.clone(), done: false, _permit: permit };
+        let open = Open {
+            source,
+            call,
+            shutdown: self.shutdown.clone(),
+            done: false,
+            _permit: permit,
+        };
         Ok(Response::new(Box::pin(stream::unfold(open, Open::step))))
     }
 }
@@ -141,7 +156,9 @@ pub async fn serve(
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
         .http2_max_header_list_size(16 * 1024);
     let incoming = incoming::limited(listener, MAX_CONNECTIONS);
-    let served = server.add_routes(routes).serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
+    let served = server
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
     tokio::select! {
         served = served => served,
         // A peer that does not read its GOAWAY must not hold up the end of the process.

@@ -61,11 +61,15 @@ impl Query for ProfileQuery {
 
     fn answer(&self, settings: &Settings, index: &Reader<'_>, _: Option<&Profile>) -> Profile {
         match &self.target {
-            ProfileTarget::Service(name) => known(service_profile(settings, index, name, self.port)),
-            ProfileTarget::Hostname(service, hostname) => match self.host(settings, index, service, hostname) {
-                Some(profile) => known(profile),
-                None => Profile::NoHost,
-            },
+            ProfileTarget::Service(name) => {
+                known(service_profile(settings, index, name, self.port))
+            }
+            ProfileTarget::Hostname(service, hostname) => {
+                match self.host(settings, index, service, hostname) {
+                    Some(profile) => known(profile),
+                    None => Profile::NoHost,
+                }
+            }
             ProfileTarget::Address(ip) => match index.services_at(*ip).as_slice() {
                 [] => known(self.address_profile(settings, index, SocketAddr::new(*ip, self.port))),
                 [name] => known(service_profile(settings, index, name, self.port)),
@@ -80,8 +84,16 @@ fn known(profile: DestinationProfile) -> Profile {
 }
 
 /// A Service without that port, or none at all, has an empty profile: the client's policy then decides (contract 8.1).
-fn service_profile(settings: &Settings, index: &Reader<'_>, name: &Name, port: u16) -> DestinationProfile {
-    let Some(service) = index.service(name).filter(|service| service.port(port).is_some()) else {
+fn service_profile(
+    settings: &Settings,
+    index: &Reader<'_>,
+    name: &Name,
+    port: u16,
+) -> DestinationProfile {
+    let Some(service) = index
+        .service(name)
+        .filter(|service| service.port(port).is_some())
+    else {
         return DestinationProfile::default();
     };
     DestinationProfile {
@@ -95,9 +107,19 @@ fn service_profile(settings: &Settings, index: &Reader<'_>, name: &Name, port: u
 
 impl ProfileQuery {
     /// The profile of one endpoint: it has no name.
-    fn address_profile(&self, settings: &Settings, index: &Reader<'_>, address: SocketAddr) -> DestinationProfile {
+    fn address_profile(
+        &self,
+        settings: &Settings,
+        index: &Reader<'_>,
+        address: SocketAddr,
+    ) -> DestinationProfile {
         let pod = index.pod_at(address.ip());
-        let target = Target { address, pod, zone: None, caller_zone: self.zone.as_deref() };
+        let target = Target {
+            address,
+            pod,
+            zone: None,
+            caller_zone: self.zone.as_deref(),
+        };
         let opaque = match pod {
             Some(pod) => is_opaque(index, &settings.mesh, pod, address.port()),
             None => settings.mesh.default_opaque_ports.contains(address.port()),
@@ -114,28 +136,54 @@ impl ProfileQuery {
     ) -> Option<DestinationProfile> {
         let port = index.service(service)?.port(self.port)?;
         let mut candidates = index.slices(service).flat_map(|slice| {
-            let number = slice.ports.iter().find(|p| p.name == port.name).map(|p| p.number);
-            slice.endpoints.iter().filter_map(move |endpoint| Some((number?, endpoint)))
+            let number = slice
+                .ports
+                .iter()
+                .find(|p| p.name == port.name)
+                .map(|p| p.number);
+            slice
+                .endpoints
+                .iter()
+                .filter_map(move |endpoint| Some((number?, endpoint)))
         });
-        let usable = |endpoint: &SliceEndpoint| settings.mesh.enable_ipv6 || endpoint.address.is_ipv4();
-        let (number, found) =
-            candidates.find(|(_, endpoint)| endpoint.hostname.as_ref() == Some(hostname) && usable(endpoint))?;
+        let usable =
+            |endpoint: &SliceEndpoint| settings.mesh.enable_ipv6 || endpoint.address.is_ipv4();
+        let (number, found) = candidates.find(|(_, endpoint)| {
+            endpoint.hostname.as_ref() == Some(hostname) && usable(endpoint)
+        })?;
         let address = SocketAddr::new(found.address, number);
         let pod = found.pod.as_ref().and_then(|name| index.pod(name));
-        let target = Target { address, pod, zone: found.zone.as_deref(), caller_zone: self.zone.as_deref() };
+        let target = Target {
+            address,
+            pod,
+            zone: found.zone.as_deref(),
+            caller_zone: self.zone.as_deref(),
+        };
         let opaque = pod.is_some_and(|pod| is_opaque(index, &settings.mesh, pod, number));
-        Some(endpoint_profile(endpoint::describe(index, settings, &target), opaque))
+        Some(endpoint_profile(
+            endpoint::describe(index, settings, &target),
+            opaque,
+        ))
     }
 }
 
 fn endpoint_profile(endpoint: WeightedAddr, opaque_protocol: bool) -> DestinationProfile {
     let retry_budget = Some(retry_budget());
-    DestinationProfile { endpoint: Some(endpoint), opaque_protocol, retry_budget, ..DestinationProfile::default() }
+    DestinationProfile {
+        endpoint: Some(endpoint),
+        opaque_protocol,
+        retry_budget,
+        ..DestinationProfile::default()
+    }
 }
 
 fn retry_budget() -> RetryBudget {
     let ttl = prost_types::Duration::try_from(Duration::from_secs(10)).ok();
-    RetryBudget { retry_ratio: 0.2, min_retries_per_second: 10, ttl }
+    RetryBudget {
+        retry_ratio: 0.2,
+        min_retries_per_second: 10,
+        ttl,
+    }
 }
 
 fn service_ref(name: &Name, port: u16) -> meta::Metadata {
@@ -161,17 +209,22 @@ impl ProfileStream {
     pub(crate) fn new(mut subscription: Subscription<ProfileQuery>) -> Result<Self, Status> {
         let first = subscription.latest();
         message(&first)?;
-        Ok(Self { subscription, first: Some(first) })
+        Ok(Self {
+            subscription,
+            first: Some(first),
+        })
     }
 }
 
 fn message(profile: &Profile) -> Result<DestinationProfile, Status> {
     match profile {
         Profile::Known(profile) => Ok(DestinationProfile::clone(profile)),
-        Profile::NoHost => Err(Status::not_found("no endpoint of the Service has that host name")),
-        Profile::Conflict(ip) => {
-            Err(Status::failed_precondition(format!("more than one Service has the ClusterIP {ip}: change one of them")))
-        }
+        Profile::NoHost => Err(Status::not_found(
+            "no endpoint of the Service has that host name",
+        )),
+        Profile::Conflict(ip) => Err(Status::failed_precondition(format!(
+            "more than one Service has the ClusterIP {ip}: change one of them"
+        ))),
     }
 }
 

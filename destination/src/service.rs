@@ -56,13 +56,20 @@ impl Destination {
     pub fn new(settings: Settings, shared: Arc<Shared>, calls: Calls) -> Self {
         let endpoints = Views::new(Arc::clone(&shared), settings.clone(), settings.max_targets);
         let profiles = Views::new(Arc::clone(&shared), settings.clone(), settings.max_targets);
-        Self { settings, shared, endpoints, profiles, calls }
+        Self {
+            settings,
+            shared,
+            endpoints,
+            profiles,
+            calls,
+        }
     }
 
     /// The zone of the caller's node, as it is now: a pod never changes its node, and a node hardly its zone.
     fn zone(&self, context: &str) -> Option<Arc<str>> {
         let node = Workload::from_context(context).node_name?;
-        self.shared.read(|index| Reader::new(index).node(&node)?.zone.clone())
+        self.shared
+            .read(|index| Reader::new(index).node(&node)?.zone.clone())
     }
 
     fn endpoints(&self, request: &GetDestination) -> Result<GetStream, Status> {
@@ -72,10 +79,13 @@ impl Destination {
         let host = match authority.host {
             Host::Name(name) => name,
             Host::Ip(ip) => {
-                return Err(Status::invalid_argument(format!("IP queries not supported by Get API: host={ip}")));
+                return Err(Status::invalid_argument(format!(
+                    "IP queries not supported by Get API: host={ip}"
+                )));
             }
         };
-        let host = ServiceHost::parse(&host, &self.settings.mesh.cluster_domain).ok_or_else(invalid)?;
+        let host =
+            ServiceHost::parse(&host, &self.settings.mesh.cluster_domain).ok_or_else(invalid)?;
         let name = host.service.clone();
         let query = EndpointsQuery {
             service: host.service,
@@ -85,12 +95,14 @@ impl Destination {
         };
         let subscription = self.endpoints.subscribe(query).map_err(grpc::exhausted)?;
         match GetStream::new(subscription) {
-            (_, Endpoints::Missing) => {
-                Err(Status::not_found(format!("Service {}.{} not found", name.name, name.namespace)))
-            }
-            (_, Endpoints::External) => {
-                Err(Status::invalid_argument(format!("Service {}.{} is an ExternalName", name.name, name.namespace)))
-            }
+            (_, Endpoints::Missing) => Err(Status::not_found(format!(
+                "Service {}.{} not found",
+                name.name, name.namespace
+            ))),
+            (_, Endpoints::External) => Err(Status::invalid_argument(format!(
+                "Service {}.{} is an ExternalName",
+                name.name, name.namespace
+            ))),
             (stream, Endpoints::Known(_)) => Ok(stream),
         }
     }
@@ -102,7 +114,8 @@ impl Destination {
         let target = match authority.host {
             Host::Ip(ip) => ProfileTarget::Address(unmapped(ip)),
             Host::Name(name) => {
-                let host = ServiceHost::parse(&name, &self.settings.mesh.cluster_domain).ok_or_else(invalid)?;
+                let host = ServiceHost::parse(&name, &self.settings.mesh.cluster_domain)
+                    .ok_or_else(invalid)?;
                 match host.hostname {
                     None => ProfileTarget::Service(host.service),
                     Some(hostname) => ProfileTarget::Hostname(host.service, hostname),
@@ -110,7 +123,11 @@ impl Destination {
             }
         };
         let port = authority.port.unwrap_or(DEFAULT_PORT);
-        let query = ProfileQuery { target, port, zone: self.zone(&request.context_token) };
+        let query = ProfileQuery {
+            target,
+            port,
+            zone: self.zone(&request.context_token),
+        };
         ProfileStream::new(self.profiles.subscribe(query).map_err(grpc::exhausted)?)
     }
 }
@@ -124,7 +141,10 @@ impl Service for Destination {
     type GetStream = Updates<Update>;
     type GetProfileStream = Updates<DestinationProfile>;
 
-    async fn get(&self, request: Request<GetDestination>) -> Result<Response<Self::GetStream>, Status> {
+    async fn get(
+        &self,
+        request: Request<GetDestination>,
+    ) -> Result<Response<Self::GetStream>, Status> {
         let call = self.calls.streaming(SERVICE, "Get");
         let opened = self.endpoints(request.get_ref());
         self.calls.open(call, opened)

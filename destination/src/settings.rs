@@ -86,7 +86,13 @@ impl Default for Http2Params {
     /// `{"keep_alive":{"interval":{"seconds":10},"timeout":{"seconds":3},"while_idle":true}}`
     fn default() -> Self {
         let (interval, timeout) = (Duration::from_secs(10), Duration::from_secs(3));
-        Self { keep_alive: Some(KeepAlive { interval, timeout, while_idle: true }) }
+        Self {
+            keep_alive: Some(KeepAlive {
+                interval,
+                timeout,
+                while_idle: true,
+            }),
+        }
     }
 }
 
@@ -99,13 +105,19 @@ impl Http2Params {
             timeout: wire(keep_alive.timeout),
             while_idle: keep_alive.while_idle,
         });
-        Http2ClientParams { flow_control: None, keep_alive, internals: None }
+        Http2ClientParams {
+            flow_control: None,
+            keep_alive,
+            internals: None,
+        }
     }
 }
 
 /// The text of `meshed-http2-client-params` is not what it should be.
 #[derive(Debug, Error)]
-#[error("not HTTP/2 parameters such as {{\"keep_alive\":{{\"interval\":{{\"seconds\":10}},\"timeout\":{{\"seconds\":3}},\"while_idle\":true}}}}: {0}")]
+#[error(
+    "not HTTP/2 parameters such as {{\"keep_alive\":{{\"interval\":{{\"seconds\":10}},\"timeout\":{{\"seconds\":3}},\"while_idle\":true}}}}: {0}"
+)]
 pub struct Http2ParamsError(#[from] serde_json::Error);
 
 impl FromStr for Http2Params {
@@ -131,7 +143,11 @@ mod seconds {
     }
 
     pub(super) fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        Parts { seconds: duration.as_secs(), nanos: duration.subsec_nanos() }.serialize(to)
+        Parts {
+            seconds: duration.as_secs(),
+            nanos: duration.subsec_nanos(),
+        }
+        .serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {

@@ -26,7 +26,10 @@ impl Workload {
     pub fn from_context(token: &str) -> Self {
         let token = token.trim();
         if let Some(namespace) = token.strip_prefix("ns:") {
-            return Self { namespace: Some(namespace.to_owned()), ..Self::default() };
+            return Self {
+                namespace: Some(namespace.to_owned()),
+                ..Self::default()
+            };
         }
         Self::from_json(token).unwrap_or_else(|| {
             if !token.is_empty() {
@@ -49,11 +52,19 @@ impl Workload {
         if namespace.is_empty() || pod.is_empty() || token.len() > MAX_TOKEN {
             return None;
         }
-        Some(Self { namespace: Some(namespace.to_owned()), pod: Some(pod.to_owned()), ..Self::default() })
+        Some(Self {
+            namespace: Some(namespace.to_owned()),
+            pod: Some(pod.to_owned()),
+            ..Self::default()
+        })
     }
 
     fn from_json(token: &str) -> Option<Self> {
-        if token.len() > MAX_TOKEN { None } else { serde_json::from_str(token).ok() }
+        if token.len() > MAX_TOKEN {
+            None
+        } else {
+            serde_json::from_str(token).ok()
+        }
     }
 }
 
@@ -65,21 +76,40 @@ mod tests {
     fn contexts() {
         let json = Workload::from_context("{\"ns\":\"a\", \"nodeName\":\"n\", \"pod\":\"p\"}\n");
         assert_eq!(
-            (json.namespace.as_deref(), json.node_name.as_deref(), json.pod.as_deref()),
+            (
+                json.namespace.as_deref(),
+                json.node_name.as_deref(),
+                json.pod.as_deref()
+            ),
             (Some("a"), Some("n"), Some("p"))
         );
-        assert_eq!(Workload::from_context("ns:a").namespace.as_deref(), Some("a"));
+        assert_eq!(
+            Workload::from_context("ns:a").namespace.as_deref(),
+            Some("a")
+        );
         assert_eq!(Workload::from_context("garbage"), Workload::default());
         assert_eq!(Workload::from_context(""), Workload::default());
     }
 
     #[test]
     fn policy_workloads() {
-        let pair = |token| Workload::from_policy(token).map(|w| (w.namespace.unwrap_or_default(), w.pod.unwrap_or_default()));
+        let pair = |token| {
+            Workload::from_policy(token)
+                .map(|w| (w.namespace.unwrap_or_default(), w.pod.unwrap_or_default()))
+        };
         let expected = Some(("a".to_owned(), "p".to_owned()));
         assert_eq!(pair("a:p"), expected);
         assert_eq!(pair(" {\"ns\":\"a\",\"pod\":\"p\"}\n"), expected);
-        for bad in ["", "a", ":p", "a:", "{}", "{\"ns\":\"a\"}", "{\"ns\":\"a\",\"pod\":\"p\",\"external_workload\":\"e\"}", "{"] {
+        for bad in [
+            "",
+            "a",
+            ":p",
+            "a:",
+            "{}",
+            "{\"ns\":\"a\"}",
+            "{\"ns\":\"a\",\"pod\":\"p\",\"external_workload\":\"e\"}",
+            "{",
+        ] {
             assert_eq!(Workload::from_policy(bad), None, "{bad}");
         }
     }

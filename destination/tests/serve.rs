@@ -1,14 +1,10 @@
 //! The service over a real connection: codes and texts of refusals, streams, limits, the end.
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use linkerd2_proxy_api::destination::{GetDestination, Update, destination_client::DestinationClient, update};
+use linkerd2_proxy_api::destination::{
+    GetDestination, Update, destination_client::DestinationClient, update,
+};
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming, transport::Channel};
@@ -46,8 +42,17 @@ async fn start(max_streams: usize) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("bound");
     let shutdown = CancellationToken::new();
-    let settings = Settings { max_streams, ..Settings::new(MeshSettings::default()) };
-    let serving = serve_on(listener, settings, Arc::clone(&shared), metrics, shutdown.clone());
+    let settings = Settings {
+        max_streams,
+        ..Settings::new(MeshSettings::default())
+    };
+    let serving = serve_on(
+        listener,
+        settings,
+        Arc::clone(&shared),
+        metrics,
+        shutdown.clone(),
+    );
     let task = tokio::spawn(async { serving.await.expect("served") });
     // Windows as proxies have them (contract 1.2).
     let channel = Channel::from_shared(format!("http://{address}"))
@@ -55,22 +60,37 @@ async fn start(max_streams: usize) -> Server {
         .initial_stream_window_size(65_535)
         .initial_connection_window_size(1 << 20);
     let client = DestinationClient::new(channel.connect().await.expect("connected"));
-    Server { shared, registry, shutdown, task, client }
+    Server {
+        shared,
+        registry,
+        shutdown,
+        task,
+        client,
+    }
 }
 
 fn request(path: &str) -> GetDestination {
-    GetDestination { path: path.to_owned(), context_token: "{\"ns\":\"default\"}\n".to_owned(), ..Default::default() }
+    GetDestination {
+        path: path.to_owned(),
+        context_token: "{\"ns\":\"default\"}\n".to_owned(),
+        ..Default::default()
+    }
 }
 
 impl Server {
     async fn get(&self, path: &str) -> Result<Streaming<Update>, Status> {
-        self.client.clone().get(request(path)).await.map(tonic::Response::into_inner)
+        self.client
+            .clone()
+            .get(request(path))
+            .await
+            .map(tonic::Response::into_inner)
     }
 
     /// `count` endpoints at addresses that begin with `10.<group>`.
     fn endpoints(&self, group: usize, count: usize) {
-        let endpoints: Vec<String> =
-            (0..count).map(|i| format!("{{addresses: [10.{group}.{}.{}]}}", i / 250, i % 250)).collect();
+        let endpoints: Vec<String> = (0..count)
+            .map(|i| format!("{{addresses: [10.{group}.{}.{}]}}", i / 250, i % 250))
+            .collect();
         let text = format!(
             "apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -81,25 +101,34 @@ endpoints: [{}]
 ",
             endpoints.join(", ")
         );
-        self.shared.apply(&manifests::parse(Path::new("test.yaml"), &text).expect("valid")[0]);
+        self.shared
+            .apply(&manifests::parse(Path::new("test.yaml"), &text).expect("valid")[0]);
     }
 }
 
 async fn next(stream: &mut Streaming<Update>) -> Update {
-    timeout(Duration::from_secs(5), stream.message()).await.expect("in time").expect("open").expect("a message")
+    timeout(Duration::from_secs(5), stream.message())
+        .await
+        .expect("in time")
+        .expect("open")
+        .expect("a message")
 }
 
 fn take(addresses: &mut BTreeSet<SocketAddr>, update: Update) {
     match update.update.expect("set") {
         update::Update::Add(set) => {
-            addresses.extend(set.addrs.into_iter().map(|a| SocketAddr::try_from(a.addr.expect("set")).expect("valid")));
+            addresses.extend(
+                set.addrs
+                    .into_iter()
+                    .map(|a| SocketAddr::try_from(a.addr.expect("set")).expect("valid")),
+            );
         }
         update::Update::Remove(set) => {
             for address in set.addrs {
                 addresses.remove(&SocketAddr::try_from(address).expect("valid"));
             }
         }
-        update::Update::NoEndpoints(_) => panic!("never sent"),
+        update::Update::NoEndpoints(_) => unreachable!("never sent"),
     }
 }
 
@@ -107,29 +136,74 @@ fn take(addresses: &mut BTreeSet<SocketAddr>, update: Update) {
 async fn refusals_have_the_codes_and_texts_of_the_contract() {
     let server = start(10).await;
     for (path, code, text) in [
-        ("web.default.svc.cluster.local:http", Code::InvalidArgument, "Invalid authority: web.default.svc.cluster.local:http"),
-        ("web.default.svc.cluster.local.:80", Code::InvalidArgument, "Invalid authority: web.default.svc.cluster.local.:80"),
-        ("example.com", Code::InvalidArgument, "Invalid authority: example.com"),
-        ("10.96.0.10:80", Code::InvalidArgument, "IP queries not supported by Get API: host=10.96.0.10"),
-        ("none.default.svc.cluster.local", Code::NotFound, "Service none.default not found"),
-        ("outside.default.svc.cluster.local", Code::InvalidArgument, "Service outside.default is an ExternalName"),
+        (
+            "web.default.svc.cluster.local:http",
+            Code::InvalidArgument,
+            "Invalid authority: web.default.svc.cluster.local:http",
+        ),
+        (
+            "web.default.svc.cluster.local.:80",
+            Code::InvalidArgument,
+            "Invalid authority: web.default.svc.cluster.local.:80",
+        ),
+        (
+            "example.com",
+            Code::InvalidArgument,
+            "Invalid authority: example.com",
+        ),
+        (
+            "10.96.0.10:80",
+            Code::InvalidArgument,
+            "IP queries not supported by Get API: host=10.96.0.10",
+        ),
+        (
+            "none.default.svc.cluster.local",
+            Code::NotFound,
+            "Service none.default not found",
+        ),
+        (
+            "outside.default.svc.cluster.local",
+            Code::InvalidArgument,
+            "Service outside.default is an ExternalName",
+        ),
     ] {
         let status = server.get(path).await.expect_err(path);
         assert_eq!((status.code(), status.message()), (code, text));
     }
-    let profile = server.client.clone().get_profile(request("example.com:80")).await.expect_err("a foreign name");
+    let profile = server
+        .client
+        .clone()
+        .get_profile(request("example.com:80"))
+        .await
+        .expect_err("a foreign name");
     assert_eq!(profile.code(), Code::InvalidArgument);
     let metrics = server.registry.encode();
-    let line = |code: &str| format!("grpc_method=\"Get\",grpc_type=\"server_stream\",grpc_code=\"{code}\"");
-    assert!(metrics.contains(&format!("{}}} 5", line("InvalidArgument"))), "{metrics}");
-    assert!(metrics.contains(&format!("{}}} 1", line("NotFound"))), "{metrics}");
+    let line = |code: &str| {
+        format!("grpc_method=\"Get\",grpc_type=\"server_stream\",grpc_code=\"{code}\"")
+    };
+    assert!(
+        metrics.contains(&format!("{}}} 5", line("InvalidArgument"))),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains(&format!("{}}} 1", line("NotFound"))),
+        "{metrics}"
+    );
 }
 
 #[tokio::test]
 async fn a_stream_follows_changes_and_ends_with_the_server() {
     let server = start(10).await;
-    let mut stream = server.get("web.default.svc.cluster.local:80").await.expect("open");
-    assert!(timeout(Duration::from_millis(100), stream.message()).await.is_err(), "silent without endpoints");
+    let mut stream = server
+        .get("web.default.svc.cluster.local:80")
+        .await
+        .expect("open");
+    assert!(
+        timeout(Duration::from_millis(100), stream.message())
+            .await
+            .is_err(),
+        "silent without endpoints"
+    );
     server.endpoints(1, 3);
     let mut addresses = BTreeSet::new();
     take(&mut addresses, next(&mut stream).await);
@@ -139,16 +213,27 @@ async fn a_stream_follows_changes_and_ends_with_the_server() {
     assert_eq!(addresses, [SocketAddr::from(([10, 1, 0, 0], 8080))].into());
 
     server.shutdown.cancel();
-    let end = timeout(Duration::from_secs(5), stream.message()).await.expect("in time");
+    let end = timeout(Duration::from_secs(5), stream.message())
+        .await
+        .expect("in time");
     assert!(matches!(end, Ok(None)), "{end:?}");
-    timeout(Duration::from_secs(8), server.task).await.expect("in time").expect("served");
+    timeout(Duration::from_secs(8), server.task)
+        .await
+        .expect("in time")
+        .expect("served");
 }
 
 #[tokio::test]
 async fn the_number_of_streams_is_limited_and_places_come_back() {
     let server = start(1).await;
-    let first = server.get("web.default.svc.cluster.local").await.expect("open");
-    let refused = server.get("web.default.svc.cluster.local").await.expect_err("no place");
+    let first = server
+        .get("web.default.svc.cluster.local")
+        .await
+        .expect("open");
+    let refused = server
+        .get("web.default.svc.cluster.local")
+        .await
+        .expect_err("no place");
     assert_eq!(refused.code(), Code::ResourceExhausted);
     drop(first);
     let reopened = async {
@@ -156,15 +241,23 @@ async fn the_number_of_streams_is_limited_and_places_come_back() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(5), reopened).await.expect("the place comes back");
+    timeout(Duration::from_secs(5), reopened)
+        .await
+        .expect("the place comes back");
 }
 
 #[tokio::test]
 async fn a_client_that_does_not_read_gets_the_newest_state_later() {
     let server = start(10).await;
     server.endpoints(1, 500);
-    let mut slow = server.get("web.default.svc.cluster.local").await.expect("open");
-    let mut quick = server.get("web.default.svc.cluster.local").await.expect("open");
+    let mut slow = server
+        .get("web.default.svc.cluster.local")
+        .await
+        .expect("open");
+    let mut quick = server
+        .get("web.default.svc.cluster.local")
+        .await
+        .expect("open");
     let mut seen = BTreeSet::new();
     for round in 0..200 {
         server.endpoints(1 + round % 100, 500);

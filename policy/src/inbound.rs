@@ -36,9 +36,21 @@ impl Query for InboundQuery {
     type State = Option<Arc<api::Server>>;
     type Settings = Settings;
 
-    fn answer(&self, settings: &Settings, index: &Reader<'_>, _: Option<&Self::State>) -> Self::State {
-        let pod = index.pod(&self.pod).filter(|pod| pod.control_namespace.is_some())?;
-        let port = Port { settings, index, pod, number: self.port };
+    fn answer(
+        &self,
+        settings: &Settings,
+        index: &Reader<'_>,
+        _: Option<&Self::State>,
+    ) -> Self::State {
+        let pod = index
+            .pod(&self.pod)
+            .filter(|pod| pod.control_namespace.is_some())?;
+        let port = Port {
+            settings,
+            index,
+            pod,
+            number: self.port,
+        };
         Some(Arc::new(match index.server_of(pod, self.port) {
             Some(server) => port.by_server(server),
             None => port.by_default(),
@@ -57,7 +69,9 @@ struct Port<'a> {
 impl Port<'_> {
     fn by_server(&self, server: &Server) -> api::Server {
         api::Server {
-            protocol: Some(api::ProxyProtocol { kind: Some(self.protocol(server)) }),
+            protocol: Some(api::ProxyProtocol {
+                kind: Some(self.protocol(server)),
+            }),
             authorizations: self.server_authorizations(server),
             labels: labels("policy.linkerd.io", "server", &server.name.name),
             ..api::Server::default()
@@ -75,7 +89,9 @@ impl Port<'_> {
                 routes: self.routes(Some(server)),
                 local_rate_limit: None,
             }),
-            ProxyProtocol::Grpc => protocol::Kind::Grpc(protocol::Grpc { routes: vec![routes::default_grpc()] }),
+            ProxyProtocol::Grpc => protocol::Kind::Grpc(protocol::Grpc {
+                routes: vec![routes::default_grpc()],
+            }),
             ProxyProtocol::Opaque => protocol::Kind::Opaque(protocol::Opaque {}),
             ProxyProtocol::Tls => protocol::Kind::Tls(protocol::Tls {}),
         }
@@ -84,8 +100,16 @@ impl Port<'_> {
     fn by_default(&self) -> api::Server {
         let policy = self.default_policy();
         // Without a Server only the pod's own annotation makes a port opaque, not the default list (contract 8.2).
-        let opaque = self.pod.opaque_ports.as_ref().is_some_and(|ports| ports.contains(self.number));
-        let kind = if opaque { protocol::Kind::Opaque(protocol::Opaque {}) } else { detect(self.routes(None)) };
+        let opaque = self
+            .pod
+            .opaque_ports
+            .as_ref()
+            .is_some_and(|ports| ports.contains(self.number));
+        let kind = if opaque {
+            protocol::Kind::Opaque(protocol::Opaque {})
+        } else {
+            detect(self.routes(None))
+        };
         api::Server {
             protocol: Some(api::ProxyProtocol { kind: Some(kind) }),
             authorizations: self.default_authorizations(policy),
@@ -95,8 +119,15 @@ impl Port<'_> {
     }
 
     fn default_policy(&self) -> DefaultPolicy {
-        let policy = self.pod.default_policy.unwrap_or(self.settings.default_policy);
-        if self.pod.require_identity_ports.contains(self.number) { policy.require_identity() } else { policy }
+        let policy = self
+            .pod
+            .default_policy
+            .unwrap_or(self.settings.default_policy);
+        if self.pod.require_identity_ports.contains(self.number) {
+            policy.require_identity()
+        } else {
+            policy
+        }
     }
 }
 
@@ -110,7 +141,9 @@ fn detect(http_routes: Vec<api::HttpRoute>) -> protocol::Kind {
 
 /// The labels by which metrics name a Server or an authorization.
 fn labels(group: &str, kind: &str, name: &str) -> HashMap<String, String> {
-    [("group", group), ("kind", kind), ("name", name)].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+    [("group", group), ("kind", kind), ("name", name)]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into()
 }
 
 /// The messages of one `WatchPort`.
@@ -123,7 +156,10 @@ impl InboundStream {
     /// `None` for a pod that is unknown.
     pub(crate) fn new(mut subscription: Subscription<InboundQuery>) -> Option<Self> {
         let first = subscription.latest()?;
-        Some(Self { subscription, first: Some(first) })
+        Some(Self {
+            subscription,
+            first: Some(first),
+        })
     }
 }
 

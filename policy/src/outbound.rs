@@ -61,7 +61,12 @@ impl Query for OutboundQuery {
             OutboundTarget::Service(name, port) => (name, *port),
             OutboundTarget::Address(address) => match index.services_at(address.ip()).first() {
                 Some(name) => (*name, address.port()),
-                None if settings.mesh.cluster_networks.iter().any(|net| net.contains(&address.ip())) => {
+                None if settings
+                    .mesh
+                    .cluster_networks
+                    .iter()
+                    .any(|net| net.contains(&address.ip())) =>
+                {
                     return Outbound::NotFound;
                 }
                 None => return Outbound::Known(Arc::new(egress_fallback(*address))),
@@ -70,7 +75,14 @@ impl Query for OutboundQuery {
         let Some(service) = index.service(name).filter(|service| !service.external_name) else {
             return Outbound::NotFound;
         };
-        let parent = Parent { settings, index, name, service, port, client: self.client_namespace.as_deref() };
+        let parent = Parent {
+            settings,
+            index,
+            name,
+            service,
+            port,
+            client: self.client_namespace.as_deref(),
+        };
         Outbound::Known(Arc::new(parent.policy()))
     }
 }
@@ -94,14 +106,18 @@ impl Parent<'_> {
         let Some(port) = self.service.port(self.port) else {
             return policy(self.metadata(), protocol::Kind::Opaque(undefined_port()));
         };
-        let opaque_port = self.service.is_opaque(self.port, &self.settings.mesh.default_opaque_ports);
+        let opaque_port = self
+            .service
+            .is_opaque(self.port, &self.settings.mesh.default_opaque_ports);
         let kind = match port.app_protocol {
-            Some(AppProtocol::Http1) => {
-                protocol::Kind::Http1(protocol::Http1 { routes: self.http_routes(), failure_accrual: None })
-            }
-            Some(AppProtocol::Http2) => {
-                protocol::Kind::Http2(protocol::Http2 { routes: self.http_routes(), failure_accrual: None })
-            }
+            Some(AppProtocol::Http1) => protocol::Kind::Http1(protocol::Http1 {
+                routes: self.http_routes(),
+                failure_accrual: None,
+            }),
+            Some(AppProtocol::Http2) => protocol::Kind::Http2(protocol::Http2 {
+                routes: self.http_routes(),
+                failure_accrual: None,
+            }),
             Some(AppProtocol::Opaque) => protocol::Kind::Opaque(self.opaque()),
             None if opaque_port => protocol::Kind::Opaque(self.opaque()),
             None => {
@@ -113,7 +129,10 @@ impl Parent<'_> {
     }
 
     fn opaque(&self) -> protocol::Opaque {
-        opaque("opaq", backends::service(self.settings, self.name, self.port))
+        opaque(
+            "opaq",
+            backends::service(self.settings, self.name, self.port),
+        )
     }
 
     /// The routes that count for this client: those of the Service's namespace (producer) and those of the client's own
@@ -129,7 +148,11 @@ impl Parent<'_> {
                     && (parent.accepted || self.assume_accepted())
             })
         };
-        self.index.routes(RouteParentKind::Service, self.name).into_iter().filter(counts).collect()
+        self.index
+            .routes(RouteParentKind::Service, self.name)
+            .into_iter()
+            .filter(counts)
+            .collect()
     }
 
     /// Where nobody writes statuses, a route is accepted as its controller would: a headless Service is no parent.
@@ -139,23 +162,35 @@ impl Parent<'_> {
 }
 
 fn policy(metadata: Metadata, kind: protocol::Kind) -> OutboundPolicy {
-    OutboundPolicy { protocol: Some(api::ProxyProtocol { kind: Some(kind) }), metadata: Some(metadata) }
+    OutboundPolicy {
+        protocol: Some(api::ProxyProtocol { kind: Some(kind) }),
+        metadata: Some(metadata),
+    }
 }
 
 fn detect(opaque: protocol::Opaque, routes: Vec<api::HttpRoute>) -> protocol::Kind {
     protocol::Kind::Detect(protocol::Detect {
         timeout: wire::duration(DETECT_TIMEOUT),
         opaque: Some(opaque),
-        http1: Some(protocol::Http1 { routes: routes.clone(), failure_accrual: None }),
-        http2: Some(protocol::Http2 { routes, failure_accrual: None }),
+        http1: Some(protocol::Http1 {
+            routes: routes.clone(),
+            failure_accrual: None,
+        }),
+        http2: Some(protocol::Http2 {
+            routes,
+            failure_accrual: None,
+        }),
     })
 }
 
 fn opaque(name: &str, backend: api::Backend) -> protocol::Opaque {
-    let backends = vec![api::opaque_route::RouteBackend { backend: Some(backend), filters: Vec::new() }];
-    let kind = api::opaque_route::distribution::Kind::FirstAvailable(api::opaque_route::distribution::FirstAvailable {
-        backends,
-    });
+    let backends = vec![api::opaque_route::RouteBackend {
+        backend: Some(backend),
+        filters: Vec::new(),
+    }];
+    let kind = api::opaque_route::distribution::Kind::FirstAvailable(
+        api::opaque_route::distribution::FirstAvailable { backends },
+    );
     opaque_route(name, kind, Vec::new())
 }
 
@@ -166,14 +201,22 @@ fn opaque_route(
 ) -> protocol::Opaque {
     let backends = Some(api::opaque_route::Distribution { kind: Some(kind) });
     let rules = vec![api::opaque_route::Rule { backends, filters }];
-    protocol::Opaque { routes: vec![api::OpaqueRoute { metadata: Some(wire::default_meta(name)), rules }] }
+    protocol::Opaque {
+        routes: vec![api::OpaqueRoute {
+            metadata: Some(wire::default_meta(name)),
+            rules,
+        }],
+    }
 }
 
 /// A port that the Service does not declare is closed at once, as kube-proxy would (case T15).
 fn undefined_port() -> protocol::Opaque {
     use linkerd2_proxy_api::opaque_route::Forbidden;
-    let forbidden = api::opaque_route::Filter { kind: Some(api::opaque_route::filter::Kind::Forbidden(Forbidden {})) };
-    let empty = api::opaque_route::distribution::Kind::Empty(api::opaque_route::distribution::Empty {});
+    let forbidden = api::opaque_route::Filter {
+        kind: Some(api::opaque_route::filter::Kind::Forbidden(Forbidden {})),
+    };
+    let empty =
+        api::opaque_route::distribution::Kind::Empty(api::opaque_route::distribution::Empty {});
     opaque_route("undefined-port", empty, vec![forbidden])
 }
 
@@ -182,7 +225,10 @@ fn egress_fallback(address: SocketAddr) -> OutboundPolicy {
     const NAME: &str = "egress-fallback";
     let backend = backends::forward(NAME, address);
     let routes = vec![routes::default_route(NAME, backend.clone())];
-    policy(wire::default_meta(NAME), detect(opaque(NAME, backend), routes))
+    policy(
+        wire::default_meta(NAME),
+        detect(opaque(NAME, backend), routes),
+    )
 }
 
 /// The messages of one `Watch`.
@@ -195,7 +241,10 @@ impl OutboundStream {
     /// `None` for a target nothing is known of.
     pub(crate) fn new(mut subscription: Subscription<OutboundQuery>) -> Option<Self> {
         match subscription.latest() {
-            Outbound::Known(first) => Some(Self { subscription, first: Some(first) }),
+            Outbound::Known(first) => Some(Self {
+                subscription,
+                first: Some(first),
+            }),
             Outbound::NotFound => None,
         }
     }

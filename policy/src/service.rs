@@ -55,10 +55,16 @@ pub async fn serve_on(
 ) -> Result<(), tonic::transport::Error> {
     let calls = Calls::new(metrics, settings.max_streams, shutdown.clone());
     let policies = Policies::new(settings, shared, calls);
-    let inbound =
-        InboundServerPoliciesServer::new(policies.clone()).max_decoding_message_size(grpc::MAX_REQUEST);
-    let outbound = OutboundPoliciesServer::new(policies).max_decoding_message_size(grpc::MAX_REQUEST);
-    grpc::serve(listener, Routes::new(inbound).add_service(outbound), shutdown).await
+    let inbound = InboundServerPoliciesServer::new(policies.clone())
+        .max_decoding_message_size(grpc::MAX_REQUEST);
+    let outbound =
+        OutboundPoliciesServer::new(policies).max_decoding_message_size(grpc::MAX_REQUEST);
+    grpc::serve(
+        listener,
+        Routes::new(inbound).add_service(outbound),
+        shutdown,
+    )
+    .await
 }
 
 impl Policies {
@@ -74,11 +80,16 @@ impl Policies {
 
     fn port_query(spec: &PortSpec) -> Result<InboundQuery, Status> {
         let port = u16::try_from(spec.port).ok().filter(|port| *port > 0);
-        let port = port.ok_or_else(|| Status::invalid_argument(format!("Invalid port: {}", spec.port)))?;
-        let workload = Workload::from_policy(&spec.workload)
-            .ok_or_else(|| Status::invalid_argument("the workload is neither JSON nor <namespace>:<pod>"))?;
+        let port =
+            port.ok_or_else(|| Status::invalid_argument(format!("Invalid port: {}", spec.port)))?;
+        let workload = Workload::from_policy(&spec.workload).ok_or_else(|| {
+            Status::invalid_argument("the workload is neither JSON nor <namespace>:<pod>")
+        })?;
         match (workload.namespace, workload.pod) {
-            (Some(namespace), Some(pod)) => Ok(InboundQuery { pod: Name::new(&namespace, &pod), port }),
+            (Some(namespace), Some(pod)) => Ok(InboundQuery {
+                pod: Name::new(&namespace, &pod),
+                port,
+            }),
             _ => Err(Status::not_found("external workloads are not known")),
         }
     }
@@ -88,29 +99,44 @@ impl Policies {
             None => return Err(Status::invalid_argument("target is required")),
             Some(Target::Addr(address)) => {
                 let port = u16::try_from(address.port).ok().filter(|port| *port > 0);
-                let port = port.ok_or_else(|| Status::invalid_argument(format!("Invalid port: {}", address.port)))?;
-                let ip = SocketAddr::try_from(address).map_err(|_| Status::invalid_argument("invalid IP address"))?.ip();
+                let port = port.ok_or_else(|| {
+                    Status::invalid_argument(format!("Invalid port: {}", address.port))
+                })?;
+                let ip = SocketAddr::try_from(address)
+                    .map_err(|_| Status::invalid_argument("invalid IP address"))?
+                    .ip();
                 OutboundTarget::Address(SocketAddr::new(ip.to_canonical(), port))
             }
             Some(Target::Authority(authority)) => self.authority(&authority).ok_or_else(|| {
-                Status::not_found(format!("{authority:?} is not <service>.<namespace>.svc[.{}][:<port>]", self.cluster_domain))
+                Status::not_found(format!(
+                    "{authority:?} is not <service>.<namespace>.svc[.{}][:<port>]",
+                    self.cluster_domain
+                ))
             })?,
         };
-        let client = Workload::from_policy(&spec.source_workload).and_then(|workload| workload.namespace);
+        let client =
+            Workload::from_policy(&spec.source_workload).and_then(|workload| workload.namespace);
         // Routes of a Service's own namespace count for everybody, so such clients share one state with all others.
-        let own = |target: &OutboundTarget, namespace: &str| {
-            matches!(target, OutboundTarget::Service(name, _) if &*name.namespace == namespace)
-        };
-        let client_namespace = client.filter(|namespace| !own(&target, namespace)).map(|ns| ns.as_str().into());
-        Ok(OutboundQuery { target, client_namespace })
+        let own = |target: &OutboundTarget, namespace: &str| matches!(target, OutboundTarget::Service(name, _) if &*name.namespace == namespace);
+        let client_namespace = client
+            .filter(|namespace| !own(&target, namespace))
+            .map(|ns| ns.as_str().into());
+        Ok(OutboundQuery {
+            target,
+            client_namespace,
+        })
     }
 
     /// `<service>.<namespace>.svc[.<domain>][:<port>]`; the command line leaves the domain out.
     fn authority(&self, text: &str) -> Option<OutboundTarget> {
         let authority = Authority::parse(text)?;
-        let Host::Name(host) = authority.host else { return None };
+        let Host::Name(host) = authority.host else {
+            return None;
+        };
         let host = host.strip_suffix('.').unwrap_or(&host);
-        let host = host.strip_suffix(&format!(".{}", self.cluster_domain)).unwrap_or(host);
+        let host = host
+            .strip_suffix(&format!(".{}", self.cluster_domain))
+            .unwrap_or(host);
         let (service, namespace) = host.strip_suffix(".svc")?.split_once('.')?;
         if service.is_empty() || namespace.is_empty() || namespace.contains('.') {
             return None;
@@ -162,14 +188,18 @@ impl InboundServerPolicies for Policies {
 
     async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<Server>, Status> {
         let call = self.calls.unary(INBOUND, "GetPort");
-        let found = Self::port_query(request.get_ref()).and_then(|query| match self.inbound.once(&query) {
-            Some(server) => Ok(Server::clone(&server)),
-            None => Err(no_such_pod(&query)),
-        });
+        let found =
+            Self::port_query(request.get_ref()).and_then(|query| match self.inbound.once(&query) {
+                Some(server) => Ok(Server::clone(&server)),
+                None => Err(no_such_pod(&query)),
+            });
         answer(&call, found)
     }
 
-    async fn watch_port(&self, request: Request<PortSpec>) -> Result<Response<Self::WatchPortStream>, Status> {
+    async fn watch_port(
+        &self,
+        request: Request<PortSpec>,
+    ) -> Result<Response<Self::WatchPortStream>, Status> {
         let call = self.calls.streaming(INBOUND, "WatchPort");
         let opened = self.watch_inbound(request.get_ref());
         self.calls.open(call, opened)
@@ -182,14 +212,19 @@ impl OutboundPolicies for Policies {
 
     async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<OutboundPolicy>, Status> {
         let call = self.calls.unary(OUTBOUND, "Get");
-        let found = self.traffic_query(request.into_inner()).and_then(|query| match self.outbound.once(&query) {
-            Outbound::Known(policy) => Ok(OutboundPolicy::clone(&policy)),
-            Outbound::NotFound => Err(no_such_target()),
+        let found = self.traffic_query(request.into_inner()).and_then(|query| {
+            match self.outbound.once(&query) {
+                Outbound::Known(policy) => Ok(OutboundPolicy::clone(&policy)),
+                Outbound::NotFound => Err(no_such_target()),
+            }
         });
         answer(&call, found)
     }
 
-    async fn watch(&self, request: Request<TrafficSpec>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<TrafficSpec>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let call = self.calls.streaming(OUTBOUND, "Watch");
         let opened = self.watch_outbound(request.into_inner());
         self.calls.open(call, opened)

@@ -26,7 +26,10 @@ impl Settings {
     pub fn new(mesh: MeshSettings) -> Self {
         Self {
             mesh,
-            default_policy: DefaultPolicy::Allow { authenticated: false, cluster_only: false },
+            default_policy: DefaultPolicy::Allow {
+                authenticated: false,
+                cluster_only: false,
+            },
             probe_networks: all_networks().to_vec(),
             allow_l5d_request_headers: false,
             max_targets: 100_000,

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use linkerd2_proxy_api::{
-    http_route::{self as api, header_match, host_match, path_match, path_modifier, query_param_match},
+    http_route::{
+        self as api, header_match, host_match, path_match, path_modifier, query_param_match,
+    },
     http_types::{self, HttpMethod},
     meta::{Metadata, Resource, metadata::Kind},
 };
@@ -18,17 +20,26 @@ const REDIRECT_STATUS: u16 = 302;
 
 /// Names something that is not an object.
 pub(crate) fn default_meta(name: &str) -> Metadata {
-    Metadata { kind: Some(Kind::Default(name.to_owned())) }
+    Metadata {
+        kind: Some(Kind::Default(name.to_owned())),
+    }
 }
 
 /// Names an object by group, kind and name.
 pub(crate) fn resource(group: &str, kind: &str, name: &str) -> Resource {
-    Resource { group: group.to_owned(), kind: kind.to_owned(), name: name.to_owned(), ..Resource::default() }
+    Resource {
+        group: group.to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        ..Resource::default()
+    }
 }
 
 /// Names an object.
 pub(crate) fn resource_meta(resource: Resource) -> Metadata {
-    Metadata { kind: Some(Kind::Resource(resource)) }
+    Metadata {
+        kind: Some(Kind::Resource(resource)),
+    }
 }
 
 /// Names a port of a Service, as metrics show parents and backends.
@@ -57,15 +68,25 @@ pub(crate) fn duration(duration: Duration) -> Option<prost_types::Duration> {
 pub(crate) fn hosts(hosts: &[HostMatch]) -> Vec<api::HostMatch> {
     let wire = |host: &HostMatch| match host {
         HostMatch::Exact(name) => host_match::Match::Exact(name.clone()),
-        HostMatch::Suffix(labels) => host_match::Match::Suffix(host_match::Suffix { reverse_labels: labels.clone() }),
+        HostMatch::Suffix(labels) => host_match::Match::Suffix(host_match::Suffix {
+            reverse_labels: labels.clone(),
+        }),
     };
-    hosts.iter().map(|host| api::HostMatch { r#match: Some(wire(host)) }).collect()
+    hosts
+        .iter()
+        .map(|host| api::HostMatch {
+            r#match: Some(wire(host)),
+        })
+        .collect()
 }
 
 /// A match of everything.
 pub(crate) fn match_all() -> api::HttpRouteMatch {
     let path = Some(path_match::Kind::Prefix("/".to_owned()));
-    api::HttpRouteMatch { path: Some(api::PathMatch { kind: path }), ..api::HttpRouteMatch::default() }
+    api::HttpRouteMatch {
+        path: Some(api::PathMatch { kind: path }),
+        ..api::HttpRouteMatch::default()
+    }
 }
 
 /// The matches of a rule; one without any matches everything.
@@ -96,7 +117,10 @@ fn header_match(m: &TextMatch) -> api::HeaderMatch {
         true => header_match::Value::Regex(m.value.clone()),
         false => header_match::Value::Exact(m.value.clone().into_bytes()),
     };
-    api::HeaderMatch { name: m.name.clone(), value: Some(value) }
+    api::HeaderMatch {
+        name: m.name.clone(),
+        value: Some(value),
+    }
 }
 
 fn query_match(m: &TextMatch) -> api::QueryParamMatch {
@@ -104,7 +128,10 @@ fn query_match(m: &TextMatch) -> api::QueryParamMatch {
         true => query_param_match::Value::Regex(m.value.clone()),
         false => query_param_match::Value::Exact(m.value.clone()),
     };
-    api::QueryParamMatch { name: m.name.clone(), value: Some(value) }
+    api::QueryParamMatch {
+        name: m.name.clone(),
+        value: Some(value),
+    }
 }
 
 /// A method by name.
@@ -112,37 +139,56 @@ pub(crate) fn method(name: &str) -> HttpMethod {
     match http::Method::from_bytes(name.as_bytes()) {
         Ok(method) => method.into(),
         // The index refuses such names; a proxy would refuse them as well.
-        Err(_) => HttpMethod { r#type: Some(http_types::http_method::Type::Unregistered(name.to_owned())) },
+        Err(_) => HttpMethod {
+            r#type: Some(http_types::http_method::Type::Unregistered(name.to_owned())),
+        },
     }
 }
 
 /// Changes of request headers.
 pub(crate) fn request_headers(filter: &HeaderFilter) -> api::RequestHeaderModifier {
-    api::RequestHeaderModifier { add: headers(&filter.add), set: headers(&filter.set), remove: filter.remove.clone() }
+    api::RequestHeaderModifier {
+        add: headers(&filter.add),
+        set: headers(&filter.set),
+        remove: filter.remove.clone(),
+    }
 }
 
 /// Changes of response headers.
 pub(crate) fn response_headers(filter: &HeaderFilter) -> api::ResponseHeaderModifier {
-    api::ResponseHeaderModifier { add: headers(&filter.add), set: headers(&filter.set), remove: filter.remove.clone() }
+    api::ResponseHeaderModifier {
+        add: headers(&filter.add),
+        set: headers(&filter.set),
+        remove: filter.remove.clone(),
+    }
 }
 
 fn headers(headers: &[route::Header]) -> Option<http_types::Headers> {
-    let header = |h: &route::Header| http_types::headers::Header { name: h.name.clone(), value: h.value.clone().into_bytes() };
-    (!headers.is_empty()).then(|| http_types::Headers { headers: headers.iter().map(header).collect() })
+    let header = |h: &route::Header| http_types::headers::Header {
+        name: h.name.clone(),
+        value: h.value.clone().into_bytes(),
+    };
+    (!headers.is_empty()).then(|| http_types::Headers {
+        headers: headers.iter().map(header).collect(),
+    })
 }
 
 /// A redirect.
 pub(crate) fn redirect(redirect: &Redirect) -> api::RequestRedirect {
     let path = redirect.path.as_ref().map(|path| match path {
-        PathModifier::ReplaceFullPath { replace_full_path } => path_modifier::Replace::Full(replace_full_path.clone()),
-        PathModifier::ReplacePrefixMatch { replace_prefix_match } => {
-            path_modifier::Replace::Prefix(replace_prefix_match.clone())
+        PathModifier::ReplaceFullPath { replace_full_path } => {
+            path_modifier::Replace::Full(replace_full_path.clone())
         }
+        PathModifier::ReplacePrefixMatch {
+            replace_prefix_match,
+        } => path_modifier::Replace::Prefix(replace_prefix_match.clone()),
     });
     api::RequestRedirect {
         scheme: redirect.scheme.as_deref().map(Into::into),
         host: redirect.hostname.clone().unwrap_or_default(),
-        path: path.map(|replace| api::PathModifier { replace: Some(replace) }),
+        path: path.map(|replace| api::PathModifier {
+            replace: Some(replace),
+        }),
         port: redirect.port.map(u32::from).unwrap_or_default(),
         status: u32::from(redirect.status_code.unwrap_or(REDIRECT_STATUS)),
     }

@@ -23,9 +23,24 @@ pub struct Link {
 
 /// The demo's edges.
 pub const LINKS: [Link; 3] = [
-    Link { client: "load", server: "web", protocol: "HTTP/1.1", http: true },
-    Link { client: "web", server: "api", protocol: "gRPC", http: true },
-    Link { client: "api", server: "store", protocol: "TCP", http: false },
+    Link {
+        client: "load",
+        server: "web",
+        protocol: "HTTP/1.1",
+        http: true,
+    },
+    Link {
+        client: "web",
+        server: "api",
+        protocol: "gRPC",
+        http: true,
+    },
+    Link {
+        client: "api",
+        server: "store",
+        protocol: "TCP",
+        http: false,
+    },
 ];
 
 /// What is known of each workload, over all the times it was started.
@@ -44,25 +59,39 @@ struct Life {
 impl Ledger {
     /// Begins a new run: counters start at zero again and what was before stays in the sum.
     pub fn begin(&mut self, workload: &str) {
-        self.workloads.entry(workload.to_owned()).or_default().push(Life::default());
+        self.workloads
+            .entry(workload.to_owned())
+            .or_default()
+            .push(Life::default());
     }
 
     /// Replaces what the proxy of the current run said.
     pub fn scraped(&mut self, workload: &str, samples: Vec<Sample>) {
-        if let Some(life) = self.workloads.get_mut(workload).and_then(|lives| lives.last_mut()) {
+        if let Some(life) = self
+            .workloads
+            .get_mut(workload)
+            .and_then(|lives| lives.last_mut())
+        {
             life.samples = samples;
         }
     }
 
     /// Replaces what the program of the current run said.
     pub fn counted(&mut self, workload: &str, count: Count) {
-        if let Some(life) = self.workloads.get_mut(workload).and_then(|lives| lives.last_mut()) {
+        if let Some(life) = self
+            .workloads
+            .get_mut(workload)
+            .and_then(|lives| lives.last_mut())
+        {
             life.count = count;
         }
     }
 
     fn lives<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a Life> + 'a {
-        self.workloads.iter().filter(move |(name, _)| is_of(name, start)).flat_map(|(_, lives)| lives)
+        self.workloads
+            .iter()
+            .filter(move |(name, _)| is_of(name, start))
+            .flat_map(|(_, lives)| lives)
     }
 
     fn samples<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a Sample> + 'a {
@@ -76,7 +105,9 @@ impl Ledger {
 
 /// `api-1` and `api` are of `api`, `apis` is not.
 fn is_of(workload: &str, start: &str) -> bool {
-    workload.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    workload
+        .strip_prefix(start)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// The document of `weft demo --output json`.
@@ -156,10 +187,23 @@ impl Ledger {
             problems.extend(LINKS.iter().flat_map(|link| self.disagreements(link)));
         }
         problems.extend(self.workloads.iter().flat_map(|(workload, lives)| {
-            lives.iter().flat_map(move |life| life.count.reasons.iter().map(move |why| format!("{workload}: {why}")))
+            lives.iter().flat_map(move |life| {
+                life.count
+                    .reasons
+                    .iter()
+                    .map(move |why| format!("{workload}: {why}"))
+            })
         }));
-        let failed_requests = self.counts("load", |count| count.failed).max(self.failed_at_proxies(&LINKS[0]));
-        Report { edges, endpoints, certificates: self.certificates(), failed_requests, problems }
+        let failed_requests = self
+            .counts("load", |count| count.failed)
+            .max(self.failed_at_proxies(&LINKS[0]));
+        Report {
+            edges,
+            endpoints,
+            certificates: self.certificates(),
+            failed_requests,
+            problems,
+        }
     }
 
     fn edge(&self, link: &Link) -> Edge {
@@ -175,7 +219,10 @@ impl Ledger {
         };
         let secured = |samples: &[&Sample], label: &str| {
             let used: Vec<_> = samples.iter().filter(|sample| sample.value > 0.0).collect();
-            !used.is_empty() && used.iter().all(|s| s.label("tls") == "true" && !s.label(label).is_empty())
+            !used.is_empty()
+                && used
+                    .iter()
+                    .all(|s| s.label("tls") == "true" && !s.label(label).is_empty())
         };
         Edge {
             client: link.client.to_owned(),
@@ -185,7 +232,8 @@ impl Ledger {
             client_identities: seen(&arrived, "client_id"),
             server_identities: seen(&sent, "server_id"),
             requests,
-            success_rate: (requests > 0).then(|| (requests - failed.min(requests)) as f64 / requests as f64),
+            success_rate: (requests > 0)
+                .then(|| (requests - failed.min(requests)) as f64 / requests as f64),
             p50_ms: latency.quantile(0.50),
             p95_ms: latency.quantile(0.95),
             p99_ms: latency.quantile(0.99),
@@ -199,12 +247,17 @@ impl Ledger {
             sample.name == name
                 && sample.label("direction") == "outbound"
                 && matches!(sample.label("peer"), "" | "dst")
-                && (sample.label("dst_service") == link.server || sample.label("authority").starts_with(&authority))
+                && (sample.label("dst_service") == link.server
+                    || sample.label("authority").starts_with(&authority))
         })
     }
 
     /// What arrived at the servers' proxies from workloads; health checks and scrapes of port 4191 are not among it.
-    fn arrived<'a>(&'a self, link: &'a Link, name: &'a str) -> impl Iterator<Item = &'a Sample> + 'a {
+    fn arrived<'a>(
+        &'a self,
+        link: &'a Link,
+        name: &'a str,
+    ) -> impl Iterator<Item = &'a Sample> + 'a {
         self.samples(link.server).filter(move |sample| {
             sample.name == name
                 && sample.label("direction") == "inbound"
@@ -214,7 +267,9 @@ impl Ledger {
     }
 
     fn failed_at_proxies(&self, link: &Link) -> u64 {
-        sum(self.sent(link, "response_total").filter(|sample| sample.label("classification") == "failure"))
+        sum(self
+            .sent(link, "response_total")
+            .filter(|sample| sample.label("classification") == "failure"))
     }
 
     fn endpoints(&self, link: &Link) -> Vec<Endpoint> {
@@ -226,7 +281,10 @@ impl Ledger {
         let all: f64 = requests.values().sum();
         let latency = |name: &str| {
             let of = |metric| -> f64 {
-                self.sent(link, metric).filter(|sample| endpoint(sample) == name).map(|sample| sample.value).sum()
+                self.sent(link, metric)
+                    .filter(|sample| endpoint(sample) == name)
+                    .map(|sample| sample.value)
+                    .sum()
             };
             let count = of("response_latency_ms_count");
             (count > 0.0).then(|| of("response_latency_ms_sum") / count)
@@ -244,7 +302,8 @@ impl Ledger {
     fn certificates(&self) -> Vec<Certificate> {
         let renewed = |life: &Life| {
             let ok = life.samples.iter().filter(|sample| {
-                sample.name == "control_identity_cert_refreshes_total" && sample.label("result") == "ok"
+                sample.name == "control_identity_cert_refreshes_total"
+                    && sample.label("result") == "ok"
             });
             sum(ok).saturating_sub(1)
         };
@@ -258,7 +317,14 @@ impl Ledger {
     /// Says where the programs' own counts and the two proxies of the edge differ.
     fn disagreements(&self, link: &Link) -> Vec<String> {
         let (_, total) = link.totals();
-        let own = self.counts(link.client, if link.http { |count| count.requests } else { |count| count.connections });
+        let own = self.counts(
+            link.client,
+            if link.http {
+                |count| count.requests
+            } else {
+                |count| count.connections
+            },
+        );
         let (sent, arrived) = (sum(self.sent(link, total)), sum(self.arrived(link, total)));
         let Link { client, server, .. } = link;
         let what = if link.http { "requests" } else { "connections" };
@@ -268,9 +334,14 @@ impl Ledger {
                 "{client} counted {own} {what} to {server}, its proxy {sent}, the proxy of {server} {arrived}"
             ));
         }
-        let (failed, at_proxies) = (self.counts(client, |count| count.failed), self.failed_at_proxies(link));
+        let (failed, at_proxies) = (
+            self.counts(client, |count| count.failed),
+            self.failed_at_proxies(link),
+        );
         if link.http && failed != at_proxies {
-            found.push(format!("{client} counted {failed} failed requests to {server}, its proxy {at_proxies}"));
+            found.push(format!(
+                "{client} counted {failed} failed requests to {server}, its proxy {at_proxies}"
+            ));
         }
         found
     }
@@ -279,20 +350,29 @@ impl Ledger {
 impl Link {
     /// The metric that tells who talks to whom, and the one that counts what was finished.
     fn totals(&self) -> (&'static str, &'static str) {
-        if self.http { ("request_total", "response_total") } else { ("tcp_open_total", "tcp_open_total") }
+        if self.http {
+            ("request_total", "response_total")
+        } else {
+            ("tcp_open_total", "tcp_open_total")
+        }
     }
 }
 
 impl Edge {
     fn not_mutual(&self) -> String {
-        format!("{} to {} is not mutual TLS on everything", self.client, self.server)
+        format!(
+            "{} to {} is not mutual TLS on everything",
+            self.client, self.server
+        )
     }
 }
 
 impl Report {
     /// True if nothing failed, every edge is mutual TLS and all counts agree.
     pub fn is_good(&self) -> bool {
-        self.failed_requests == 0 && self.problems.is_empty() && self.edges.iter().all(|edge| edge.mtls)
+        self.failed_requests == 0
+            && self.problems.is_empty()
+            && self.edges.iter().all(|edge| edge.mtls)
     }
 }
 

@@ -21,7 +21,9 @@ impl Sample {
 
 /// All samples of a text; lines that are no samples (comments, blanks, broken ones) are passed over.
 pub fn parse(text: &str) -> Vec<Sample> {
-    text.lines().filter_map(|line| sample(line.trim())).collect()
+    text.lines()
+        .filter_map(|line| sample(line.trim()))
+        .collect()
 }
 
 fn sample(line: &str) -> Option<Sample> {
@@ -35,7 +37,11 @@ fn sample(line: &str) -> Option<Sample> {
         None => (BTreeMap::new(), rest),
     };
     let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(Sample { name: name.to_owned(), labels, value })
+    Some(Sample {
+        name: name.to_owned(),
+        labels,
+        value,
+    })
 }
 
 /// Reads `a="b",c="d"}` and gives back what follows the brace.
@@ -103,7 +109,11 @@ impl Histogram {
         let (mut low, mut below) = (0.0, 0.0);
         for &(bound, count) in &self.0 {
             if count >= rank && count > below {
-                return Some(if bound.is_finite() { low + (bound - low) * (rank - below) / (count - below) } else { low });
+                return Some(if bound.is_finite() {
+                    low + (bound - low) * (rank - below) / (count - below)
+                } else {
+                    low
+                });
             }
             (low, below) = (bound, count);
         }
@@ -126,13 +136,22 @@ mod tests {
             bucket{le=\"+Inf\"} 1e3 1700000000\n";
         let samples = parse(text);
         assert_eq!(samples.len(), 3);
-        assert_eq!((samples[0].label("authority"), samples[0].value), ("a\"b\\c", 42.0));
-        assert_eq!((samples[1].name.as_str(), samples[1].label("tls")), ("process_open_fds", ""));
+        assert_eq!(
+            (samples[0].label("authority"), samples[0].value),
+            ("a\"b\\c", 42.0)
+        );
+        assert_eq!(
+            (samples[1].name.as_str(), samples[1].label("tls")),
+            ("process_open_fds", "")
+        );
         assert_eq!(samples[2].value, 1000.0);
     }
 
     fn histogram(counts: &[(&str, f64)]) -> Histogram {
-        let text: String = counts.iter().map(|(le, count)| format!("h_bucket{{le=\"{le}\"}} {count}\n")).collect();
+        let text: String = counts
+            .iter()
+            .map(|(le, count)| format!("h_bucket{{le=\"{le}\"}} {count}\n"))
+            .collect();
         Histogram::sum(parse(&text).iter())
     }
 
@@ -141,7 +160,10 @@ mod tests {
         let h = histogram(&[("1", 0.0), ("2", 50.0), ("4", 100.0), ("+Inf", 100.0)]);
         assert_eq!(h.quantile(0.5), Some(2.0));
         assert_eq!(h.quantile(0.75), Some(3.0));
-        assert_eq!(histogram(&[("1", 0.0), ("+Inf", 3.0)]).quantile(0.5), Some(1.0));
+        assert_eq!(
+            histogram(&[("1", 0.0), ("+Inf", 3.0)]).quantile(0.5),
+            Some(1.0)
+        );
         assert_eq!(histogram(&[("1", 0.0), ("+Inf", 0.0)]).quantile(0.5), None);
     }
 

@@ -45,7 +45,13 @@ impl Stage {
     /// An empty stage for a mesh.
     pub fn new(mesh: Mesh, program: PathBuf, manifests: &Path) -> Self {
         let (manifests, players) = (manifests.to_owned(), BTreeMap::new());
-        Stage { mesh, program, manifests, players, ledger: Ledger::default() }
+        Stage {
+            mesh,
+            program,
+            manifests,
+            players,
+            ledger: Ledger::default(),
+        }
     }
 
     /// Starts a workload and its program; it works when this returns.
@@ -53,8 +59,13 @@ impl Stage {
         let workload = self.mesh.start(NAMESPACE, name).await?;
         let mut command = Command::new(&self.program);
         command.arg("demo-app").args(story::arguments(name));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = workload.spawn(&mut command).with_context(|| format!("cannot start {name}"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = workload
+            .spawn(&mut command)
+            .with_context(|| format!("cannot start {name}"))?;
         let output = child.stdout.take().context("a child without output")?;
         let (sender, mut count) = watch::channel(None);
         tokio::spawn(read_counts(output, sender));
@@ -64,7 +75,14 @@ impl Stage {
         }
         drop(working);
         self.ledger.begin(name);
-        self.players.insert(name, Player { workload, child, count });
+        self.players.insert(
+            name,
+            Player {
+                workload,
+                child,
+                count,
+            },
+        );
         Ok(())
     }
 
@@ -78,13 +96,19 @@ impl Stage {
 
     /// Ends a workload: SIGTERM to its program, a last look at its proxy, then the proxy.
     pub async fn stop(&mut self, name: &'static str) -> anyhow::Result<()> {
-        let Some(mut player) = self.players.remove(name) else { return Ok(()) };
+        let Some(mut player) = self.players.remove(name) else {
+            return Ok(());
+        };
         end(name, &mut player).await?;
         sleep(QUIET).await;
         let page = self.mesh.fetch(NAMESPACE, name, "/metrics").await?;
         self.ledger.scraped(name, scrape::parse(&page.body));
         self.ledger.counted(name, last_count(name, &player)?);
-        player.workload.stop().await.with_context(|| format!("{name} has ended, but"))
+        player
+            .workload
+            .stop()
+            .await
+            .with_context(|| format!("{name} has ended, but"))
     }
 
     /// Ends the traffic and waits until nothing is under way.
@@ -109,10 +133,14 @@ impl Stage {
 
     /// Returns when a program has ended that should not have, or the mesh is lost.
     pub fn broken(&mut self) -> Option<String> {
-        self.players.iter_mut().find_map(|(name, player)| match player.child.try_wait() {
-            Ok(Some(status)) if !(*name == "load" && status.success()) => Some(format!("{name} ended: {status}")),
-            _ => None,
-        })
+        self.players
+            .iter_mut()
+            .find_map(|(name, player)| match player.child.try_wait() {
+                Ok(Some(status)) if !(*name == "load" && status.success()) => {
+                    Some(format!("{name} ended: {status}"))
+                }
+                _ => None,
+            })
     }
 
     /// Ends everything, those who ask before those who answer.
@@ -120,7 +148,11 @@ impl Stage {
         for name in story::WORKLOADS.into_iter().rev() {
             if let Some(mut player) = self.players.remove(name) {
                 end(name, &mut player).await?;
-                player.workload.stop().await.with_context(|| format!("{name} has ended, but"))?;
+                player
+                    .workload
+                    .stop()
+                    .await
+                    .with_context(|| format!("{name} has ended, but"))?;
             }
         }
         self.mesh.close().await;
@@ -139,12 +171,22 @@ async fn end(name: &str, player: &mut Player) -> anyhow::Result<()> {
         Err(_) => bail!("{name} does not end on SIGTERM"),
     }
     // Its last line is in the pipe by now, and the end of the pipe behind it.
-    let _ = timeout(LIMIT, player.count.wait_for(|count| count.as_ref().is_some_and(|count| count.last))).await;
+    let _ = timeout(
+        LIMIT,
+        player
+            .count
+            .wait_for(|count| count.as_ref().is_some_and(|count| count.last)),
+    )
+    .await;
     Ok(())
 }
 
 fn last_count(name: &str, player: &Player) -> anyhow::Result<Count> {
-    player.count.borrow().clone().with_context(|| format!("{name} has said nothing"))
+    player
+        .count
+        .borrow()
+        .clone()
+        .with_context(|| format!("{name} has said nothing"))
 }
 
 /// Keeps the latest line of a program.

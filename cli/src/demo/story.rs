@@ -33,7 +33,10 @@ const DRAIN: f64 = 0.05;
 impl Act {
     /// The act at a time since the traffic began.
     pub fn at(elapsed: Duration, duration: Option<Duration>) -> Act {
-        let whole = duration.unwrap_or(CYCLE).as_secs_f64().max(f64::MIN_POSITIVE);
+        let whole = duration
+            .unwrap_or(CYCLE)
+            .as_secs_f64()
+            .max(f64::MIN_POSITIVE);
         let elapsed = match duration {
             Some(_) => elapsed.as_secs_f64(),
             None => elapsed.as_secs_f64() % whole,
@@ -49,8 +52,12 @@ impl Act {
     /// What to tell the viewer.
     pub fn line(self) -> String {
         match self {
-            Act::All => format!("three replicas of api; {SLOW} is twenty times slower, so it gets little"),
-            Act::Draining => format!("{LEAVER} is being drained: it is out of the manifests and gets no new request"),
+            Act::All => {
+                format!("three replicas of api; {SLOW} is twenty times slower, so it gets little")
+            }
+            Act::Draining => format!(
+                "{LEAVER} is being drained: it is out of the manifests and gets no new request"
+            ),
             Act::Away => format!("{LEAVER} was stopped by SIGTERM; the others carry on"),
             Act::Back => format!("{LEAVER} is back under its name and takes its share again"),
         }
@@ -60,12 +67,18 @@ impl Act {
 /// Lifetime of certificates such that each proxy renews its own at least twice, the one that is away in between too. Renewal
 /// is at 70 % of the life (contract 2.2).
 pub fn certificate_seconds(duration: Option<Duration>) -> u64 {
-    duration.map_or(15, |duration| duration.as_secs() / 5).clamp(3, 3600)
+    duration
+        .map_or(15, |duration| duration.as_secs() / 5)
+        .clamp(3, 3600)
 }
 
 /// The arguments of `weft demo-app` for a workload.
 pub fn arguments(workload: &str) -> Vec<String> {
-    let delay = if workload == SLOW { DELAYS_MS.1 } else { DELAYS_MS.0 };
+    let delay = if workload == SLOW {
+        DELAYS_MS.1
+    } else {
+        DELAYS_MS.0
+    };
     let list: &[&str] = match workload {
         "store" => &["store"],
         "web" => &["web", "--api=api:9000"],
@@ -77,8 +90,14 @@ pub fn arguments(workload: &str) -> Vec<String> {
 
 /// The manifests: name of the file and its text. Each workload has a file of its own.
 pub fn manifests() -> Vec<(String, String)> {
-    let services = [("web", 80, 8080, false), ("api", 9000, 9000, false), ("store", 6379, 6379, true)];
-    let services: Vec<String> = services.map(|(name, port, target, opaque)| service(name, port, target, opaque)).to_vec();
+    let services = [
+        ("web", 80, 8080, false),
+        ("api", 9000, 9000, false),
+        ("store", 6379, 6379, true),
+    ];
+    let services: Vec<String> = services
+        .map(|(name, port, target, opaque)| service(name, port, target, opaque))
+        .to_vec();
     let mut files = vec![("services.yaml".to_owned(), services.join("---\n"))];
     files.extend(WORKLOADS.map(|workload| (file_of(workload), pod(workload))));
     files
@@ -92,7 +111,11 @@ pub fn file_of(workload: &str) -> String {
 const OPAQUE: &str = "config.linkerd.io/opaque-ports: \"6379\"";
 
 fn service(name: &str, port: u16, target: u16, opaque: bool) -> String {
-    let annotations = if opaque { format!("  annotations: {{ {OPAQUE} }}\n") } else { String::new() };
+    let annotations = if opaque {
+        format!("  annotations: {{ {OPAQUE} }}\n")
+    } else {
+        String::new()
+    };
     format!(
         "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {NAMESPACE}\n{annotations}\
          spec:\n  selector: {{ app: {name} }}\n  ports:\n  - {{ name: main, port: {port}, targetPort: {target} }}\n"
@@ -106,8 +129,16 @@ fn pod(workload: &str) -> String {
         "api" => 9000,
         _ => 8080,
     };
-    let ports = if app == "load" { String::new() } else { format!("    ports:\n    - {{ containerPort: {port} }}\n") };
-    let opaque = if app == "store" { format!("    {OPAQUE}\n") } else { String::new() };
+    let ports = if app == "load" {
+        String::new()
+    } else {
+        format!("    ports:\n    - {{ containerPort: {port} }}\n")
+    };
+    let opaque = if app == "store" {
+        format!("    {OPAQUE}\n")
+    } else {
+        String::new()
+    };
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {workload}\n  namespace: {NAMESPACE}\n  labels: {{ app: {app} }}\n\
          \x20 annotations:\n    config.linkerd.io/default-inbound-policy: all-authenticated\n{opaque}\
@@ -121,11 +152,28 @@ mod tests {
 
     #[test]
     fn acts_follow_each_other_within_the_duration() {
-        let at = |tenths: u64| Act::at(Duration::from_millis(tenths * 100), Some(Duration::from_secs(20)));
-        assert_eq!([at(0), at(69), at(71), at(79), at(81), at(129), at(131), at(199)], {
-            use Act::*;
-            [All, All, Draining, Draining, Away, Away, Back, Back]
-        });
+        let at = |tenths: u64| {
+            Act::at(
+                Duration::from_millis(tenths * 100),
+                Some(Duration::from_secs(20)),
+            )
+        };
+        assert_eq!(
+            [
+                at(0),
+                at(69),
+                at(71),
+                at(79),
+                at(81),
+                at(129),
+                at(131),
+                at(199)
+            ],
+            {
+                use Act::*;
+                [All, All, Draining, Draining, Away, Away, Back, Back]
+            }
+        );
         let mut before = Act::All;
         for tenths in 0..200 {
             assert!(at(tenths) >= before);
@@ -150,8 +198,14 @@ mod tests {
         for (file, text) in manifests() {
             for document in text.split("---\n") {
                 let value: serde_norway::Value = serde_norway::from_str(document).expect("is YAML");
-                let name = value["metadata"]["name"].as_str().expect("has a name").to_owned();
-                assert!(file == "services.yaml" || file == file_of(&name), "{file}: {name}");
+                let name = value["metadata"]["name"]
+                    .as_str()
+                    .expect("has a name")
+                    .to_owned();
+                assert!(
+                    file == "services.yaml" || file == file_of(&name),
+                    "{file}: {name}"
+                );
                 assert_eq!(value["metadata"]["namespace"], NAMESPACE);
             }
         }

@@ -20,9 +20,15 @@ pub struct Scene {
 /// The table, a line each, without control codes.
 pub fn table(report: &Report, scene: &Scene) -> String {
     let mut text = String::new();
-    let until = scene.duration_s.map_or(String::new(), |all| format!(" of {all:.0}"));
+    let until = scene
+        .duration_s
+        .map_or(String::new(), |all| format!(" of {all:.0}"));
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "weft demo · {:.0}{until} s · {}\n", scene.elapsed_s, scene.story);
+    let _ = writeln!(
+        text,
+        "weft demo · {:.0}{until} s · {}\n",
+        scene.elapsed_s, scene.story
+    );
     let _ = writeln!(
         text,
         "{:<14} {:<9} {:<5} {:>7} {:>9} {:>8} {:>8} {:>8} {:>8}",
@@ -30,14 +36,26 @@ pub fn table(report: &Report, scene: &Scene) -> String {
     );
     for (index, edge) in report.edges.iter().enumerate() {
         let _ = writeln!(text, "{}", edge_row(edge, scene.rates.get(index).copied()));
-        let _ = writeln!(text, "  {} → {}", names(&edge.client_identities), names(&edge.server_identities));
+        let _ = writeln!(
+            text,
+            "  {} → {}",
+            names(&edge.client_identities),
+            names(&edge.server_identities)
+        );
     }
-    let _ = writeln!(text, "\n{:<14} {:<9} {:>9} {:>7} {:>10}", "ENDPOINT", "SERVICE", "REQUESTS", "SHARE", "LATENCY ms");
+    let _ = writeln!(
+        text,
+        "\n{:<14} {:<9} {:>9} {:>7} {:>10}",
+        "ENDPOINT", "SERVICE", "REQUESTS", "SHARE", "LATENCY ms"
+    );
     for endpoint in &report.endpoints {
         let _ = writeln!(text, "{}", endpoint_row(endpoint));
     }
-    let rotations: Vec<String> =
-        report.certificates.iter().map(|one| format!("{} {}", one.workload, one.rotations)).collect();
+    let rotations: Vec<String> = report
+        .certificates
+        .iter()
+        .map(|one| format!("{} {}", one.workload, one.rotations))
+        .collect();
     let _ = writeln!(text, "\ncertificates renewed: {}", rotations.join(", "));
     let _ = writeln!(text, "failed requests: {}", report.failed_requests);
     for problem in &report.problems {
@@ -54,7 +72,8 @@ fn edge_row(edge: &Edge, rate: Option<f64>) -> String {
         if edge.mtls { "yes" } else { "no" },
         rate.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
         edge.requests,
-        edge.success_rate.map_or("-".to_owned(), |rate| format!("{:.2} %", rate * 100.0)),
+        edge.success_rate
+            .map_or("-".to_owned(), |rate| format!("{:.2} %", rate * 100.0)),
         number(edge.p50_ms),
         number(edge.p95_ms),
         number(edge.p99_ms),
@@ -80,7 +99,11 @@ fn names(identities: &std::collections::BTreeSet<String>) -> String {
     if identities.is_empty() {
         return "nobody yet".to_owned();
     }
-    identities.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    identities
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// One line for logs.
@@ -92,7 +115,13 @@ pub fn line(report: &Report, scene: &Scene) -> String {
         .map(|(index, edge)| {
             let mtls = if edge.mtls { "mTLS" } else { "no mTLS" };
             let rate = scene.rates.get(index).copied().unwrap_or_default();
-            format!("{}→{} {mtls} {rate:.0}/s p50 {} p99 {}", edge.client, edge.server, number(edge.p50_ms), number(edge.p99_ms))
+            format!(
+                "{}→{} {mtls} {rate:.0}/s p50 {} p99 {}",
+                edge.client,
+                edge.server,
+                number(edge.p50_ms),
+                number(edge.p99_ms)
+            )
         })
         .collect();
     let shares: Vec<String> = report
@@ -113,7 +142,11 @@ pub fn line(report: &Report, scene: &Scene) -> String {
 
 /// Control codes that put the cursor `lines` up and clear what is below it, to draw over an earlier table.
 pub fn redraw(lines: usize) -> String {
-    if lines == 0 { String::new() } else { format!("\u{1b}[{lines}A\u{1b}[J") }
+    if lines == 0 {
+        String::new()
+    } else {
+        format!("\u{1b}[{lines}A\u{1b}[J")
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +155,13 @@ mod tests {
 
     #[test]
     fn an_empty_report_is_drawn() {
-        let text = table(&Report::default(), &Scene { story: "starting".to_owned(), ..Scene::default() });
+        let text = table(
+            &Report::default(),
+            &Scene {
+                story: "starting".to_owned(),
+                ..Scene::default()
+            },
+        );
         assert!(text.starts_with("weft demo · 0 s · starting\n"));
         assert!(text.ends_with("failed requests: 0\n"));
         assert!(!text.contains('\u{1b}'));

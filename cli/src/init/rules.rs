@@ -26,7 +26,9 @@ pub struct PortRange {
 
 /// Why a port or range could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no port and no range of ports: write `443` or `8000-8010`, from 1 to 65535, lower end first")]
+#[error(
+    "`{0}` is no port and no range of ports: write `443` or `8000-8010`, from 1 to 65535, lower end first"
+)]
 pub struct PortRangeError(String);
 
 impl FromStr for PortRange {
@@ -84,7 +86,12 @@ impl Default for Rules {
             outgoing_proxy_port: 4140,
             proxy_uid: 2102,
             proxy_gid: None,
-            inbound_ports_to_ignore: [4190, 4191].map(|port| PortRange { low: port, high: port }).to_vec(),
+            inbound_ports_to_ignore: [4190, 4191]
+                .map(|port| PortRange {
+                    low: port,
+                    high: port,
+                })
+                .to_vec(),
             outbound_ports_to_ignore: Vec::new(),
             subnets_to_ignore: Vec::new(),
             ports_to_redirect: Vec::new(),
@@ -110,9 +117,17 @@ impl Rules {
         let mut lines = vec!["*nat".to_owned()];
         lines.extend([REDIRECT_CHAIN, OUTPUT_CHAIN].map(|chain| format!(":{chain} - [0:0]")));
         lines.extend(earlier_jumps(saved));
-        lines.extend(self.redirect(family).into_iter().map(|rule| format!("-A {REDIRECT_CHAIN} {rule}")));
+        lines.extend(
+            self.redirect(family)
+                .into_iter()
+                .map(|rule| format!("-A {REDIRECT_CHAIN} {rule}")),
+        );
         lines.push(format!("-A PREROUTING -j {REDIRECT_CHAIN}"));
-        lines.extend(self.output().into_iter().map(|rule| format!("-A {OUTPUT_CHAIN} {rule}")));
+        lines.extend(
+            self.output()
+                .into_iter()
+                .map(|rule| format!("-A {OUTPUT_CHAIN} {rule}")),
+        );
         lines.push(format!("-A OUTPUT -j {OUTPUT_CHAIN}"));
         lines.push("COMMIT\n".to_owned());
         lines.join("\n")
@@ -123,25 +138,42 @@ impl Rules {
         let subnets: BTreeSet<&IpNet> = self
             .subnets_to_ignore
             .iter()
-            .filter(|net| matches!((net, family), (IpNet::V4(_), Family::V4) | (IpNet::V6(_), Family::V6)))
+            .filter(|net| {
+                matches!(
+                    (net, family),
+                    (IpNet::V4(_), Family::V4) | (IpNet::V6(_), Family::V6)
+                )
+            })
             .collect();
-        rules.extend(subnets.into_iter().map(|net| format!("-s {} -p tcp -j RETURN", net.trunc())));
+        rules.extend(
+            subnets
+                .into_iter()
+                .map(|net| format!("-s {} -p tcp -j RETURN", net.trunc())),
+        );
         let port = self.incoming_proxy_port;
         if self.ports_to_redirect.is_empty() {
             rules.push(format!("-p tcp -j REDIRECT --to-ports {port}"));
         }
         rules.extend(
-            self.ports_to_redirect.iter().map(|only| format!("-p tcp --dport {only} -j REDIRECT --to-ports {port}")),
+            self.ports_to_redirect
+                .iter()
+                .map(|only| format!("-p tcp --dport {only} -j REDIRECT --to-ports {port}")),
         );
         rules
     }
 
     fn output(&self) -> Vec<String> {
         let mut rules = vec![format!("-m owner --uid-owner {} -j RETURN", self.proxy_uid)];
-        rules.extend(self.proxy_gid.map(|gid| format!("-m owner --gid-owner {gid} -j RETURN")));
+        rules.extend(
+            self.proxy_gid
+                .map(|gid| format!("-m owner --gid-owner {gid} -j RETURN")),
+        );
         rules.push("-o lo -j RETURN".to_owned());
         rules.extend(ignore_ports(&self.outbound_ports_to_ignore));
-        rules.push(format!("-p tcp -j REDIRECT --to-ports {}", self.outgoing_proxy_port));
+        rules.push(format!(
+            "-p tcp -j REDIRECT --to-ports {}",
+            self.outgoing_proxy_port
+        ));
         rules
     }
 }
@@ -168,7 +200,8 @@ fn earlier_jumps(saved: &str) -> impl Iterator<Item = String> + '_ {
     saved.lines().filter_map(|line| {
         let rule = line.trim().strip_prefix("-A ")?;
         let (chain, _) = rule.split_once(' ')?;
-        let ours = rule.ends_with(&format!("-j {REDIRECT_CHAIN}")) || rule.ends_with(&format!("-j {OUTPUT_CHAIN}"));
+        let ours = rule.ends_with(&format!("-j {REDIRECT_CHAIN}"))
+            || rule.ends_with(&format!("-j {OUTPUT_CHAIN}"));
         (ours && matches!(chain, "PREROUTING" | "OUTPUT")).then(|| format!("-D {rule}"))
     })
 }
@@ -200,8 +233,16 @@ mod tests {
     fn every_option_is_the_golden_rules() {
         let rules = Rules {
             proxy_gid: Some(2103),
-            outbound_ports_to_ignore: vec![PortRange { low: 25, high: 25 }, PortRange { low: 8000, high: 8010 }],
-            subnets_to_ignore: ["10.1.2.3/8", "fd00::/8"].map(|net| net.parse().expect("a network")).to_vec(),
+            outbound_ports_to_ignore: vec![
+                PortRange { low: 25, high: 25 },
+                PortRange {
+                    low: 8000,
+                    high: 8010,
+                },
+            ],
+            subnets_to_ignore: ["10.1.2.3/8", "fd00::/8"]
+                .map(|net| net.parse().expect("a network"))
+                .to_vec(),
             ports_to_redirect: vec![80, 443],
             ..Rules::default()
         };
@@ -227,12 +268,22 @@ mod tests {
              -A OUTPUT -j PROXY_INIT_OUTPUT\n\
              COMMIT\n"
         );
-        assert!(rules.restore_input(Family::V6, "").contains("-s fd00::/8 -p tcp -j RETURN"));
+        assert!(
+            rules
+                .restore_input(Family::V6, "")
+                .contains("-s fd00::/8 -p tcp -j RETURN")
+        );
     }
 
     #[test]
     fn ranges_are_read_strictly() {
-        assert_eq!("8000-8010".parse(), Ok(PortRange { low: 8000, high: 8010 }));
+        assert_eq!(
+            "8000-8010".parse(),
+            Ok(PortRange {
+                low: 8000,
+                high: 8010
+            })
+        );
         for bad in ["", "0", "9-8", "65536", "a", "1-2-3", "-5"] {
             assert!(bad.parse::<PortRange>().is_err(), "{bad}");
         }

@@ -40,22 +40,36 @@ const PORT: u16 = 4191;
 /// Fetches `path` in the network `net`, over a connection of its own, in at most 2 s. It comes from the workload's own
 /// loopback, so that it is answered whatever the policy says of others.
 pub async fn fetch(net: OwnedFd, path: &str) -> Result<Page, FetchError> {
-    let failed = |why: String| FetchError { path: path.to_owned(), why };
+    let failed = |why: String| FetchError {
+        path: path.to_owned(),
+        why,
+    };
     match timeout(LIMIT, exchange(net, path)).await {
         Ok(result) => result.map_err(|error| failed(error.to_string())),
         Err(_) => Err(failed(format!("no answer within {LIMIT:?}"))),
     }
 }
 
-async fn exchange(net: OwnedFd, path: &str) -> Result<Page, Box<dyn std::error::Error + Send + Sync>> {
+async fn exchange(
+    net: OwnedFd,
+    path: &str,
+) -> Result<Page, Box<dyn std::error::Error + Send + Sync>> {
     let stream = netns::connect(net, (Ipv4Addr::LOCALHOST, PORT).into(), LIMIT).await?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    let request = http::Request::get(path).header("host", "localhost").body(Empty::<Bytes>::new())?;
+    let request = http::Request::get(path)
+        .header("host", "localhost")
+        .body(Empty::<Bytes>::new())?;
     let exchange = async {
         let answer = sender.send_request(request).await?;
         let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), SIZE).collect().await?.to_bytes();
-        Ok(Page { status, body: String::from_utf8_lossy(&body).into_owned() })
+        let body = Limited::new(answer.into_body(), SIZE)
+            .collect()
+            .await?
+            .to_bytes();
+        Ok(Page {
+            status,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
     };
     tokio::pin!(exchange);
     tokio::select! {

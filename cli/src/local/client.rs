@@ -115,7 +115,11 @@ impl Mesh {
                 let mut link = Link::new(stream);
                 // A host that was about to end when we came does not answer any more; then a new one is started.
                 if !matches!(link.ask(&Request::List).await, Err(MeshError::Gone)) {
-                    return Ok(Mesh { place, link: Mutex::new(link), host });
+                    return Ok(Mesh {
+                        place,
+                        link: Mutex::new(link),
+                        host,
+                    });
                 }
             }
             match host.as_mut().map(Process::try_wait) {
@@ -136,13 +140,20 @@ impl Mesh {
     pub async fn find(manifests: &Path, state_dir: Option<&Path>) -> Result<Self, MeshError> {
         let place = Place::new(manifests, state_dir)?;
         let stream = connect(&place).map_err(|_| MeshError::None(place.manifests.clone()))?;
-        Ok(Mesh { place, link: Mutex::new(Link::new(stream)), host: None })
+        Ok(Mesh {
+            place,
+            link: Mutex::new(Link::new(stream)),
+            host: None,
+        })
     }
 
     /// Starts the sandbox and the proxy of a Pod of the manifests; its proxy is ready when this returns.
     pub async fn start(&self, namespace: &str, workload: &str) -> Result<Workload, MeshError> {
         let mut link = Link::new(connect(&self.place).map_err(|_| MeshError::Gone)?);
-        let request = Request::Start { namespace: namespace.to_owned(), workload: workload.to_owned() };
+        let request = Request::Start {
+            namespace: namespace.to_owned(),
+            workload: workload.to_owned(),
+        };
         match link.ask(&request).await? {
             Reply::Started(started) => Workload::new(started, link),
             _ => Err(MeshError::Unexpected),
@@ -150,9 +161,25 @@ impl Mesh {
     }
 
     /// A page of the admin server of a running workload's proxy, e.g. `/metrics`.
-    pub async fn fetch(&self, namespace: &str, workload: &str, path: &str) -> Result<Page, MeshError> {
-        let (namespace, workload, path) = (namespace.to_owned(), workload.to_owned(), path.to_owned());
-        match self.link.lock().await.ask(&Request::Fetch { namespace, workload, path }).await? {
+    pub async fn fetch(
+        &self,
+        namespace: &str,
+        workload: &str,
+        path: &str,
+    ) -> Result<Page, MeshError> {
+        let (namespace, workload, path) =
+            (namespace.to_owned(), workload.to_owned(), path.to_owned());
+        match self
+            .link
+            .lock()
+            .await
+            .ask(&Request::Fetch {
+                namespace,
+                workload,
+                path,
+            })
+            .await?
+        {
             Reply::Page { status, body } => Ok(Page { status, body }),
             _ => Err(MeshError::Unexpected),
         }
@@ -192,7 +219,9 @@ fn connect(place: &Place) -> io::Result<UnixStream> {
     if stream.peer_cred()?.uid() == geteuid().as_raw() {
         Ok(stream)
     } else {
-        Err(io::Error::other("the socket of the mesh host belongs to another user"))
+        Err(io::Error::other(
+            "the socket of the mesh host belongs to another user",
+        ))
     }
 }
 
@@ -200,27 +229,44 @@ fn spawn_host(options: &MeshOptions, place: &Place) -> io::Result<Process> {
     let log = File::create(place.host_log())?;
     let mut command = StdCommand::new(&options.weft);
     command.arg("mesh-host").args(options.tuning.arguments());
-    command.arg("--manifests").arg(&place.manifests).arg("--state-dir").arg(&place.state);
+    command
+        .arg("--manifests")
+        .arg(&place.manifests)
+        .arg("--state-dir")
+        .arg(&place.state);
     command.arg("--proxy").arg(&options.proxy);
     if let Some(folder) = &options.ephemeral {
         command.arg("--ephemeral").arg(folder);
     }
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).current_dir("/").spawn()
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .current_dir("/")
+        .spawn()
 }
 
 fn ended(place: &Place) -> MeshError {
     let log = place.host_log();
-    MeshError::Ended { tail: place::tail(&log), log }
+    MeshError::Ended {
+        tail: place::tail(&log),
+        log,
+    }
 }
 
 impl Link {
     fn new(stream: UnixStream) -> Self {
         let (from, to) = stream.into_split();
-        Link { from: BufReader::new(from), to }
+        Link {
+            from: BufReader::new(from),
+            to,
+        }
     }
 
     async fn ask(&mut self, request: &Request) -> Result<Reply, MeshError> {
-        protocol::write(&mut self.to, request).await.map_err(|_| MeshError::Gone)?;
+        protocol::write(&mut self.to, request)
+            .await
+            .map_err(|_| MeshError::Gone)?;
         match timeout(ANSWER, protocol::read(&mut self.from)).await {
             Ok(Ok(Some(Reply::Failed { error }))) => Err(MeshError::Refused(error)),
             Ok(Ok(Some(reply))) => Ok(reply),
@@ -255,7 +301,11 @@ pub enum Event {
 
 impl Workload {
     fn new(started: Started, link: Link) -> Result<Self, MeshError> {
-        let open = |path: &PathBuf| File::open(path).map(OwnedFd::from).map_err(|error| MeshError::Line(error.into()));
+        let open = |path: &PathBuf| {
+            File::open(path)
+                .map(OwnedFd::from)
+                .map_err(|error| MeshError::Line(error.into()))
+        };
         let (net, mount) = (open(&started.net)?, open(&started.mount)?);
         let user = started.user.as_ref().map(open).transpose()?;
         let (sender, replies) = mpsc::channel(4);
@@ -268,7 +318,14 @@ impl Workload {
                 }
             }
         });
-        Ok(Workload { started, replies, to: link.to, net, mount, user })
+        Ok(Workload {
+            started,
+            replies,
+            to: link.to,
+            net,
+            mount,
+            user,
+        })
     }
 
     /// Its address, its proxy, its log.
@@ -312,7 +369,9 @@ impl Workload {
     }
 
     async fn ask(&mut self, request: &Request, wanted: &Reply) -> Result<(), MeshError> {
-        protocol::write(&mut self.to, request).await.map_err(|_| MeshError::Gone)?;
+        protocol::write(&mut self.to, request)
+            .await
+            .map_err(|_| MeshError::Gone)?;
         let answer = async {
             loop {
                 match self.replies.recv().await {
@@ -323,7 +382,9 @@ impl Workload {
                 }
             }
         };
-        timeout(ANSWER, answer).await.unwrap_or(Err(MeshError::Slow))
+        timeout(ANSWER, answer)
+            .await
+            .unwrap_or(Err(MeshError::Slow))
     }
 
     /// Kills all processes in the workload's network: needed when the host has gone, which would do it otherwise.

@@ -21,9 +21,9 @@ use weft_destination::grpc;
 use weft_identity::{LocalAuthority, Scheme, TokenCheck};
 use weft_runtime::metrics::Registry;
 
+use super::netns::CONTROL;
 use super::protocol;
 use super::sidecar::CONTROL_NAME;
-use super::netns::CONTROL;
 
 /// How the mesh is set up beyond its manifests; handed from the client to the host and on to the control plane.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,11 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { certificate_seconds: 86_400, min_refresh_ms: None, log: "warn,weft=info".to_owned() }
+        Tuning {
+            certificate_seconds: 86_400,
+            min_refresh_ms: None,
+            log: "warn,weft=info".to_owned(),
+        }
     }
 }
 
@@ -52,7 +56,10 @@ impl Tuning {
             format!("--certificate-seconds={}", self.certificate_seconds),
             format!("--log={}", self.log),
         ];
-        list.extend(self.min_refresh_ms.map(|ms| format!("--min-refresh-ms={ms}")));
+        list.extend(
+            self.min_refresh_ms
+                .map(|ms| format!("--min-refresh-ms={ms}")),
+        );
         list
     }
 }
@@ -85,7 +92,11 @@ pub struct PodAddress {
 impl PodAddress {
     /// Address of the pod of this namespace and name.
     pub fn new(key: &(String, String), ip: Option<IpAddr>) -> Self {
-        PodAddress { namespace: key.0.clone(), workload: key.1.clone(), ip }
+        PodAddress {
+            namespace: key.0.clone(),
+            workload: key.1.clone(),
+            ip,
+        }
     }
 }
 
@@ -137,7 +148,11 @@ const GATHER: Duration = Duration::from_millis(5);
 pub async fn run_control(args: ControlArgs) -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let shared = Shared::new();
-    let source = ManifestSource::new(args.manifests.clone(), LocalMesh::new("linkerd"), Arc::clone(&shared));
+    let source = ManifestSource::new(
+        args.manifests.clone(),
+        LocalMesh::new("linkerd"),
+        Arc::clone(&shared),
+    );
     source.reload();
     shared.apply(&own_pod(CONTROL)?);
     let changes = Arc::new(Changes(watch::Sender::new(())));
@@ -196,11 +211,19 @@ fn own_pod(ip: Ipv4Addr) -> anyhow::Result<Object> {
 type Serving = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 /// Opens the listeners, then gives back what serves on them.
-async fn serve(args: &ControlArgs, shared: &Arc<Shared>, shutdown: &CancellationToken) -> anyhow::Result<Serving> {
+async fn serve(
+    args: &ControlArgs,
+    shared: &Arc<Shared>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Serving> {
     let authority = LocalAuthority::open(&args.authority)?;
-    let bind = async |port: u16| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await;
+    let bind =
+        async |port: u16| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await;
     let (identity, destination, policy) = (bind(8080).await?, bind(8086).await?, bind(8090).await?);
-    let mesh = MeshSettings { assume_accepted: true, ..MeshSettings::default() };
+    let mesh = MeshSettings {
+        assume_accepted: true,
+        ..MeshSettings::default()
+    };
     let config = weft_identity::Config {
         addr: identity.local_addr()?,
         admin_addr: None,
@@ -216,8 +239,12 @@ async fn serve(args: &ControlArgs, shared: &Arc<Shared>, shutdown: &Cancellation
     };
     let identity = weft_identity::serve_on(identity, None, config, shutdown.clone());
     let metrics = grpc::Metrics::register(&Registry::new(RETAIN));
-    let (settings, more) = (weft_destination::Settings::new(mesh.clone()), (metrics.clone(), shutdown.clone()));
-    let destination = weft_destination::serve_on(destination, settings, shared.clone(), more.0, more.1);
+    let (settings, more) = (
+        weft_destination::Settings::new(mesh.clone()),
+        (metrics.clone(), shutdown.clone()),
+    );
+    let destination =
+        weft_destination::serve_on(destination, settings, shared.clone(), more.0, more.1);
     let settings = weft_policy::Settings::new(mesh);
     let policy = weft_policy::serve_on(policy, settings, shared.clone(), metrics, shutdown.clone());
     Ok(Box::pin(async move {
@@ -257,8 +284,15 @@ async fn tell_changes(
 
 fn seen(source: &ManifestSource) -> Seen {
     let service = |service: LocalService| {
-        let (namespace, name) = (service.name.namespace.to_string(), service.name.name.to_string());
-        Some(SeenService { namespace, name, ip: service.cluster_ip? })
+        let (namespace, name) = (
+            service.name.namespace.to_string(),
+            service.name.name.to_string(),
+        );
+        Some(SeenService {
+            namespace,
+            name,
+            ip: service.cluster_ip?,
+        })
     };
     let pod = |pod: LocalPod| SeenPod {
         namespace: pod.name.namespace.to_string(),

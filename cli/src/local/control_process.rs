@@ -97,7 +97,12 @@ impl ControlProcess {
         ];
         arguments.extend(tuning.arguments());
         let log = place.logs().join("mesh-control.log");
-        ControlProcess { arguments, log, state: watch::Sender::default(), addresses: watch::Sender::default() }
+        ControlProcess {
+            arguments,
+            log,
+            state: watch::Sender::default(),
+            addresses: watch::Sender::default(),
+        }
     }
 
     /// How far it is, as it changes.
@@ -109,7 +114,9 @@ impl ControlProcess {
     pub async fn ready(&self, namespace: &str, name: &str) -> Result<Arc<Seen>, StartError> {
         let mut watch = self.watch();
         // The sender lives in `self`, so that each wait ends by its condition.
-        let state = watch.wait_for(|state| state.ready || state.failed.is_some()).await;
+        let state = watch
+            .wait_for(|state| state.ready || state.failed.is_some())
+            .await;
         if let Some(error) = state.ok().and_then(|state| state.failed.clone()) {
             return Err(StartError::Control(error));
         }
@@ -135,7 +142,8 @@ impl ControlProcess {
             Ok(never) => never,
             Err(error) => {
                 tracing::error!(%error, "no control plane");
-                self.state.send_modify(|state| state.failed = Some(error.to_string()));
+                self.state
+                    .send_modify(|state| state.failed = Some(error.to_string()));
                 std::future::pending().await
             }
         }
@@ -143,9 +151,17 @@ impl ControlProcess {
 
     async fn try_run(&self, host: &Host) -> Result<Infallible, ControlError> {
         let hosts = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
-        let mut workload = host.launch(own_pod(), hosts, ControlPlane::Own).await.map_err(Box::new)?;
-        let mut process = self.start(workload.sandbox()).await?;
-        workload.ready().await.map_err(|error| Box::new(error.into()))?;
+        let idle = host
+            .prepare(own_pod(), hosts, ControlPlane::Own)
+            .await
+            .map_err(Box::new)?;
+        // Before its proxy, which asks for a certificate first of all.
+        let mut process = self.start(idle.sandbox()).await?;
+        let mut workload = idle.start().map_err(Box::new)?;
+        workload
+            .ready()
+            .await
+            .map_err(|error| Box::new(error.into()))?;
         host.note(workload.started());
         self.state.send_modify(|state| state.ready = true);
         let mut addresses = self.addresses.subscribe();
@@ -156,8 +172,7 @@ impl ControlProcess {
                     Some(seen) => self.saw(seen),
                     None => {
                         log_end(&mut process.child).await;
-                        sleep(RESTART).await;
-                        process = self.start(workload.sandbox()).await?;
+                        process = self.start_again(workload.sandbox()).await;
                         addresses.mark_changed();
                     }
                 },
@@ -165,8 +180,10 @@ impl ControlProcess {
                     let current = addresses.borrow_and_update().clone();
                     process.tell(&current).await;
                 }
-                restarted = workload.look_after() => {
-                    restarted.map_err(|error| Box::new(error.into()))?;
+                happening = workload.look_after() => {
+                    if let Err(error) = happening {
+                        tracing::error!(%error, "the proxy of the control plane");
+                    }
                     host.note(workload.started());
                 }
             }
@@ -181,17 +198,40 @@ impl ControlProcess {
                 self.saw(seen);
                 return Ok(process);
             }
-            Ok(None) => process.child.wait().await.map_or_else(|error| error.to_string(), how),
+            Ok(None) => process
+                .child
+                .wait()
+                .await
+                .map_or_else(|error| error.to_string(), how),
             Err(_) => format!("nothing after {START:?}"),
         };
-        Err(ControlError::Silent { why, log: self.log.clone(), tail: place::tail(&self.log) })
+        Err(ControlError::Silent {
+            why,
+            log: self.log.clone(),
+            tail: place::tail(&self.log),
+        })
+    }
+
+    /// Starts the process until it serves; the proxies go on meanwhile with what they know.
+    async fn start_again(&self, sandbox: &Sandbox) -> Process {
+        loop {
+            sleep(RESTART).await;
+            match self.start(sandbox).await {
+                Ok(process) => return process,
+                Err(error) => tracing::error!(%error, "no control plane"),
+            }
+        }
     }
 
     fn spawn(&self, sandbox: &Sandbox) -> Result<Process, ControlError> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let (ours, theirs) = StdStream::pair()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(&self.arguments).stdin(OwnedFd::from(theirs)).stdout(log.try_clone()?).stderr(log);
+        command
+            .args(&self.arguments)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(log.try_clone()?)
+            .stderr(log);
         command.kill_on_drop(true);
         let join = Namespaces {
             net: Some(sandbox.net.try_clone()?),
@@ -203,7 +243,12 @@ impl ControlProcess {
         let (lines, orders) = UnixStream::from_std(ours)?.into_split();
         let (sender, receiver) = mpsc::channel(LINES);
         tokio::spawn(read_lines(lines, sender));
-        Ok(Process { child, orders, lines: receiver, told: Addresses::new() })
+        Ok(Process {
+            child,
+            orders,
+            lines: receiver,
+            told: Addresses::new(),
+        })
     }
 
     fn saw(&self, seen: Seen) {
@@ -236,14 +281,19 @@ async fn read_lines(lines: OwnedReadHalf, sender: mpsc::Sender<Seen>) {
 async fn log_end(child: &mut Child) {
     // One that still runs but cannot be understood is of no use.
     let _ = child.kill().await;
-    let how = child.wait().await.map_or_else(|error| error.to_string(), how);
+    let how = child
+        .wait()
+        .await
+        .map_or_else(|error| error.to_string(), how);
     tracing::warn!(how, "the control plane ended; starting it again");
 }
 
 impl Process {
     /// Tells what differs from what it was told before. An error shows as its end.
     async fn tell(&mut self, addresses: &Addresses) {
-        let new = addresses.iter().filter(|(key, ip)| self.told.get(*key) != Some(*ip));
+        let new = addresses
+            .iter()
+            .filter(|(key, ip)| self.told.get(*key) != Some(*ip));
         let gone = self.told.keys().filter(|key| !addresses.contains_key(*key));
         let orders: Vec<PodAddress> = gone
             .map(|key| PodAddress::new(key, None))
@@ -266,5 +316,9 @@ fn own_pod() -> Prepared {
         ports: vec![8080, 8086, 8090],
         ..Facts::default()
     };
-    Prepared { facts, rules: Rules::default(), ip: CONTROL }
+    Prepared {
+        facts,
+        rules: Rules::default(),
+        ip: CONTROL,
+    }
 }

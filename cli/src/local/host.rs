@@ -17,7 +17,7 @@ use nix::unistd::{Uid, geteuid, setsid};
 use parking_lot::Mutex;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::timeout;
 use weft_identity::LocalAuthority;
 
 use super::control::{SeenPod, Tuning};
@@ -29,7 +29,7 @@ use super::preflight::{self, Privilege, Tools};
 use super::protocol::Started;
 use super::session::Session;
 use super::sidecar::{Common, ControlPlane, PROXY_USER};
-use super::workload::{self, Start, StartError, Workload};
+use super::workload::{self, Idle, Start, StartError, Workload};
 
 /// How long the host stays without clients: the next `weft run` of a script finds it still there.
 const LINGER: Duration = Duration::from_millis(500);
@@ -86,7 +86,10 @@ fn serve_place(args: &HostArgs, place: &Place, listener: StdListener) -> anyhow:
         Privilege::Root => None,
         Privilege::UserNamespace(mapping) => {
             netns::enter_user_namespace(&mapping, PROXY_USER)?;
-            Some(PathBuf::from(format!("/proc/{}/ns/user", std::process::id())))
+            Some(PathBuf::from(format!(
+                "/proc/{}/ns/user",
+                std::process::id()
+            )))
         }
     };
     let private = place.state.join(PRIVATE);
@@ -95,12 +98,18 @@ fn serve_place(args: &HostArgs, place: &Place, listener: StdListener) -> anyhow:
     std::fs::write("weft-proxy", "")?;
     netns::bind(&tools.proxy, Path::new("weft-proxy"))?;
     let authority = LocalAuthority::open(&place.authority())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let host = Arc::new(Host::new(args, place, tools, authority, user));
-        let linger = if args.ephemeral.is_some() { Duration::ZERO } else { LINGER };
+        let linger = if args.ephemeral.is_some() {
+            Duration::ZERO
+        } else {
+            LINGER
+        };
         tokio::select! {
             result = host.serve(listener, linger) => result,
             signal = weft_runtime::process::terminated() => {
@@ -140,12 +149,16 @@ pub struct Claim {
 impl Claim {
     /// Makes the workload an endpoint.
     pub fn announce(&self, ip: Ipv4Addr) {
-        self.host.control.set_address(&self.key.0, &self.key.1, Some(ip.into()));
+        self.host
+            .control
+            .set_address(&self.key.0, &self.key.1, Some(ip.into()));
     }
 
     /// Takes the workload out of the endpoints; it runs on.
     pub fn withdraw(&self) {
-        self.host.control.set_address(&self.key.0, &self.key.1, None);
+        self.host
+            .control
+            .set_address(&self.key.0, &self.key.1, None);
     }
 }
 
@@ -157,7 +170,13 @@ impl Drop for Claim {
 }
 
 impl Host {
-    fn new(args: &HostArgs, place: &Place, tools: Tools, authority: LocalAuthority, user: Option<PathBuf>) -> Self {
+    fn new(
+        args: &HostArgs,
+        place: &Place,
+        tools: Tools,
+        authority: LocalAuthority,
+        user: Option<PathBuf>,
+    ) -> Self {
         let common = Common {
             trust_anchors: authority.trust_anchors_pem().to_owned(),
             min_refresh: args.tuning.min_refresh_ms.map(Duration::from_millis),
@@ -167,28 +186,42 @@ impl Host {
         };
         let control = ControlProcess::new(place, &args.tuning);
         let (running, cables) = (Mutex::default(), AtomicU32::new(0));
-        Host { place: place.clone(), tools, authority: Arc::new(authority), common, user, control, running, cables }
+        Host {
+            place: place.clone(),
+            tools,
+            authority: Arc::new(authority),
+            common,
+            user,
+            control,
+            running,
+            cables,
+        }
     }
 
-    async fn serve(self: &Arc<Self>, listener: UnixListener, linger: Duration) -> anyhow::Result<()> {
-        let (count, mut counted) = watch::channel(0_usize);
+    async fn serve(
+        self: &Arc<Self>,
+        listener: UnixListener,
+        linger: Duration,
+    ) -> anyhow::Result<()> {
+        let (count, counted) = watch::channel(0_usize);
         let count = Arc::new(count);
         let control = self.control.run(Arc::clone(self));
-        tokio::pin!(control);
-        let mut end_at = Instant::now() + FIRST;
+        let unused = unused(counted, linger);
+        tokio::pin!(control, unused);
         loop {
-            let idle = *counted.borrow_and_update() == 0;
             tokio::select! {
                 accepted = listener.accept() => self.accept(accepted?.0, &count),
-                _ = counted.changed() => end_at = Instant::now() + linger,
-                () = sleep_until(end_at), if idle => return Ok(()),
+                () = &mut unused => return Ok(()),
                 never = &mut control => match never {},
             }
         }
     }
 
     fn accept(self: &Arc<Self>, stream: UnixStream, count: &Arc<watch::Sender<usize>>) {
-        if !stream.peer_cred().is_ok_and(|peer| Uid::from_raw(peer.uid()) == geteuid()) {
+        if !stream
+            .peer_cred()
+            .is_ok_and(|peer| Uid::from_raw(peer.uid()) == geteuid())
+        {
             tracing::warn!("refused a client of another user");
             return;
         }
@@ -201,13 +234,24 @@ impl Host {
     }
 
     /// Starts a workload of the manifests; it is ready when this returns.
-    pub async fn start(self: &Arc<Self>, namespace: &str, name: &str) -> Result<(Workload, Claim), StartError> {
+    pub async fn start(
+        self: &Arc<Self>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(Workload, Claim), StartError> {
         let seen = self.control.ready(namespace, name).await?;
         let pod = facts::find(&seen, namespace, name)?;
         let (claim, ip) = self.claim(pod)?;
-        let prepared = Prepared { facts: facts::facts(pod)?, rules: facts::rules(pod)?, ip };
+        let prepared = Prepared {
+            facts: facts::facts(pod)?,
+            rules: facts::rules(pod)?,
+            ip,
+        };
         let hosts = facts::hosts(&seen, namespace, name, ip);
-        let mut workload = self.launch(prepared, hosts, ControlPlane::Other).await?;
+        let mut workload = self
+            .prepare(prepared, hosts, ControlPlane::Other)
+            .await?
+            .start()?;
         if let Err(error) = workload.ready().await {
             workload.end().await;
             return Err(error.into());
@@ -216,34 +260,71 @@ impl Host {
         Ok((workload, claim))
     }
 
-    /// Makes the sandbox of a workload and starts its proxy.
-    pub async fn launch(&self, pod: Prepared, hosts: String, control: ControlPlane) -> Result<Workload, StartError> {
+    /// Makes the sandbox of a workload.
+    pub async fn prepare(
+        &self,
+        pod: Prepared,
+        hosts: String,
+        control: ControlPlane,
+    ) -> Result<Idle, StartError> {
         let cable = format!("w{}", self.cables.fetch_add(1, Ordering::Relaxed));
         let sidecar = workload::sidecar(&pod, &self.common, &self.place.logs(), control);
-        let plan = Plan { ip: pod.ip, cable, hosts: PathBuf::new(), rules: pod.rules, tools: self.tools.clone() };
+        let plan = Plan {
+            ip: pod.ip,
+            cable,
+            hosts: PathBuf::new(),
+            rules: pod.rules,
+            tools: self.tools.clone(),
+        };
         let (namespace, ports) = (pod.facts.namespace.clone(), pod.facts.ports.clone());
         let (authority, facts) = (Arc::clone(&self.authority), pod.facts);
         let token: workload::Token = Box::new(move |lifetime| {
-            authority.issue_token(&facts.namespace, &facts.service_account, &facts.workload, lifetime)
+            authority.issue_token(
+                &facts.namespace,
+                &facts.service_account,
+                &facts.workload,
+                lifetime,
+            )
         });
-        Workload::start(Start { sidecar, plan, hosts, token, namespace, ports, user: self.user.clone() }).await
+        Idle::new(Start {
+            sidecar,
+            plan,
+            hosts,
+            token,
+            namespace,
+            ports,
+            user: self.user.clone(),
+        })
+        .await
     }
 
     /// Keeps what others may ask for.
     pub fn note(&self, started: &Started) {
         let key = (started.namespace.clone(), started.workload.clone());
-        self.running.lock().workloads.insert(key, Some(started.clone()));
+        self.running
+            .lock()
+            .workloads
+            .insert(key, Some(started.clone()));
     }
 
     /// Workloads that are ready.
     pub fn list(&self) -> Vec<Started> {
-        self.running.lock().workloads.values().flatten().cloned().collect()
+        self.running
+            .lock()
+            .workloads
+            .values()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     /// The network of a workload that is ready.
     pub fn network(&self, namespace: &str, name: &str) -> Option<OwnedFd> {
         let running = self.running.lock();
-        let started = running.workloads.get(&(namespace.to_owned(), name.to_owned()))?.as_ref()?;
+        let started = running
+            .workloads
+            .get(&(namespace.to_owned(), name.to_owned()))?
+            .as_ref()?;
         File::open(&started.net).map(OwnedFd::from).ok()
     }
 
@@ -253,8 +334,12 @@ impl Host {
         if running.workloads.contains_key(&key) {
             return Err(StartError::Running(pod.name.clone()));
         }
-        let others: BTreeSet<Ipv4Addr> =
-            running.addresses.iter().filter(|(other, _)| **other != key).map(|(_, ip)| *ip).collect();
+        let others: BTreeSet<Ipv4Addr> = running
+            .addresses
+            .iter()
+            .filter(|(other, _)| **other != key)
+            .map(|(_, ip)| *ip)
+            .collect();
         let ip = match (running.addresses.get(&key), pod.ip) {
             (Some(before), _) => *before,
             (None, wanted) => facts::address(wanted, &others).ok_or_else(|| match wanted {
@@ -264,6 +349,65 @@ impl Host {
         };
         running.addresses.insert(key.clone(), ip);
         running.workloads.insert(key.clone(), None);
-        Ok((Claim { host: Arc::clone(self), key }, ip))
+        Ok((
+            Claim {
+                host: Arc::clone(self),
+                key,
+            },
+            ip,
+        ))
+    }
+}
+
+/// Waits until nobody has come for [`FIRST`], or the last client has been gone for `linger`.
+async fn unused(mut clients: watch::Receiver<usize>, linger: Duration) {
+    let mut patience = FIRST;
+    loop {
+        if *clients.borrow_and_update() > 0 {
+            patience = linger;
+            // The other end lives as long as the host.
+            let _ = clients.wait_for(|count| *count == 0).await;
+        }
+        if timeout(patience, clients.wait_for(|count| *count > 0))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{Instant, sleep};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_without_clients_ends() {
+        let (_count, counted) = watch::channel(0);
+        let start = Instant::now();
+        unused(counted, LINGER).await;
+        assert_eq!(start.elapsed(), FIRST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_stays_for_the_next_client_but_not_for_long() {
+        let (count, counted) = watch::channel(1);
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let clients = async {
+            for clients in [2, 0, 1] {
+                sleep(LINGER / 2).await;
+                count.send_replace(clients);
+            }
+            sleep(second).await;
+            count.send_replace(0);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = unused(counted, LINGER) => {}
+            () = clients => {}
+        }
+        assert_eq!(start.elapsed(), LINGER * 3 / 2 + second + LINGER);
     }
 }

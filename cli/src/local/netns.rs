@@ -24,11 +24,19 @@ pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// The control plane.
 pub const CONTROL: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 
+/// Stands for `/etc/resolv.conf` in each sandbox, relative to the private folder of the mesh.
+const NO_NAMES: &str = "resolv.conf";
+/// Nothing outside the mesh is reached, so asking the machine's name server would only wait for an answer that cannot come.
+const NO_NAMES_TEXT: &str = "# Names of Services are in /etc/hosts; there is no name server here.\nnameserver 127.0.0.1\n\
+     options timeout:1 attempts:1\n";
+
 /// Why namespaces could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     /// The kernel refused a namespace.
-    #[error("the kernel refuses {what}: {source}; a mesh needs root or user namespaces, and network namespaces")]
+    #[error(
+        "the kernel refuses {what}: {source}; a mesh needs root or user namespaces, and network namespaces"
+    )]
     Refused {
         /// What was asked for.
         what: &'static str,
@@ -57,7 +65,10 @@ pub enum NamespaceError {
 }
 
 fn refused(what: &'static str) -> impl FnOnce(nix::Error) -> NamespaceError {
-    move |source| NamespaceError::Refused { what, source: source.into() }
+    move |source| NamespaceError::Refused {
+        what,
+        source: source.into(),
+    }
 }
 
 /// Puts the calling process in a user namespace in which it is root and the proxy's user exists.
@@ -66,7 +77,11 @@ fn refused(what: &'static str) -> impl FnOnce(nix::Error) -> NamespaceError {
 pub fn enter_user_namespace(mapping: &Mapping, proxy_uid: u32) -> Result<(), NamespaceError> {
     let own = std::process::id();
     let [users, groups] = maps(mapping, proxy_uid);
-    let script = format!("read -r go && newuidmap {own} {} && newgidmap {own} {}", users.join(" "), groups.join(" "));
+    let script = format!(
+        "read -r go && newuidmap {own} {} && newgidmap {own} {}",
+        users.join(" "),
+        groups.join(" ")
+    );
     // Started before and waiting, because inside the namespace the helpers would have lost their rights.
     let mut helper = Command::new("sh")
         .args(["-c", &script])
@@ -74,27 +89,49 @@ pub fn enter_user_namespace(mapping: &Mapping, proxy_uid: u32) -> Result<(), Nam
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|source| NamespaceError::Refused { what: "to start a shell", source })?;
+        .map_err(|source| NamespaceError::Refused {
+            what: "to start a shell",
+            source,
+        })?;
     unshare(CloneFlags::CLONE_NEWUSER).map_err(refused("a user namespace"))?;
     if let Some(mut stdin) = helper.stdin.take() {
         // If it has ended already, its status says so.
         let _ = stdin.write_all(b"go\n");
     }
-    let output =
-        helper.wait_with_output().map_err(|source| NamespaceError::Refused { what: "to wait for a shell", source })?;
+    let output = helper
+        .wait_with_output()
+        .map_err(|source| NamespaceError::Refused {
+            what: "to wait for a shell",
+            source,
+        })?;
     finished("newuidmap", "map the proxy's user", output)
 }
 
 /// Makes the fabric out of the calling process: a network and mounts of its own, `private` a file system in memory that
 /// nobody else sees and that is the current directory from now on.
 pub fn enter_fabric(tools: &Tools, private: &Path) -> Result<(), NamespaceError> {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(refused("a network namespace"))?;
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+        .map_err(refused("a network namespace"))?;
     keep_mounts_inside()?;
     let size = Some("size=64m,mode=0711");
-    mount(Some("weft"), private, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, size)
-        .map_err(refused("a file system in memory"))?;
-    let here = |source| NamespaceError::Refused { what: "to enter a file system in memory", source };
-    std::env::set_current_dir(private).map_err(here)?;
+    mount(
+        Some("weft"),
+        private,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        size,
+    )
+    .map_err(refused("a file system in memory"))?;
+    let here = |source| NamespaceError::Refused {
+        what: "to enter a file system in memory",
+        source,
+    };
+    std::env::set_current_dir(private).map_err(&here)?;
+    std::fs::write(NO_NAMES, NO_NAMES_TEXT).map_err(here)?;
+    // What is sent outside the mesh is answered by "unreachable" instead of being dropped, so that nobody waits.
+    if let Err(error) = std::fs::write("/proc/sys/net/ipv4/ip_forward", "1") {
+        tracing::warn!(%error, "cannot forward packets: connections to the outside of the mesh will time out");
+    }
     let (_, bits) = NETWORK;
     ip(
         tools,
@@ -107,13 +144,20 @@ pub fn enter_fabric(tools: &Tools, private: &Path) -> Result<(), NamespaceError>
 
 /// Mounts made from now on are not seen by others, those of others still arrive here.
 fn keep_mounts_inside() -> Result<(), NamespaceError> {
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
-        .map_err(refused("to keep mounts to itself"))
+    mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_REC | MsFlags::MS_SLAVE,
+        None::<&str>,
+    )
+    .map_err(refused("to keep mounts to itself"))
 }
 
 /// Makes `file` readable under `at` for users who may not enter the folders above `file`.
 pub fn bind(file: &Path, at: &Path) -> Result<(), NamespaceError> {
-    mount(Some(file), at, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(refused("to bind a file"))
+    mount(Some(file), at, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .map_err(refused("to bind a file"))
 }
 
 /// Takes away what [`enter_fabric`] mounted, as soon as nobody uses it any more.
@@ -156,9 +200,18 @@ pub async fn sandbox(plan: Plan) -> Result<Sandbox, NamespaceError> {
     let thread = std::thread::Builder::new().name("sandbox".to_owned());
     // Nobody listening means that the workload is no longer wanted; dropping the sandbox removes it.
     let body = move || drop(done.send(inside(&plan)));
-    thread.spawn(body).map_err(|source| NamespaceError::Refused { what: "a thread", source })?;
+    thread
+        .spawn(body)
+        .map_err(|source| NamespaceError::Refused {
+            what: "a thread",
+            source,
+        })?;
     let sandbox = made.await.map_err(|_| NamespaceError::Interrupted)??;
-    ip(&tools, "plug in a workload", &format!("link set dev {cable} master mesh0 up\n"))?;
+    ip(
+        &tools,
+        "plug in a workload",
+        &format!("link set dev {cable} master mesh0 up\n"),
+    )?;
     Ok(sandbox)
 }
 
@@ -172,17 +225,26 @@ pub async fn connect(net: OwnedFd, addr: SocketAddr, limit: Duration) -> io::Res
         Ok(stream)
     };
     // Nobody listening means that the connection is no longer wanted.
-    std::thread::Builder::new().name("connect".to_owned()).spawn(move || drop(done.send(connect())))?;
+    std::thread::Builder::new()
+        .name("connect".to_owned())
+        .spawn(move || drop(done.send(connect())))?;
     let stream: io::Result<StdTcpStream> = made.await.map_err(io::Error::other)?;
     TcpStream::from_std(stream?)
 }
 
 fn inside(plan: &Plan) -> Result<Sandbox, NamespaceError> {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(refused("a network namespace"))?;
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+        .map_err(refused("a network namespace"))?;
     keep_mounts_inside()?;
     bind(&plan.hosts, Path::new("/etc/hosts"))?;
+    let names = Path::new("/etc/resolv.conf");
+    if names.exists() {
+        bind(Path::new(NO_NAMES), names)?;
+    }
     let (own, (_, bits)) = (std::process::id(), NETWORK);
-    let Plan { ip: address, cable, .. } = plan;
+    let Plan {
+        ip: address, cable, ..
+    } = plan;
     ip(
         &plan.tools,
         "give a workload its network",
@@ -195,9 +257,15 @@ fn inside(plan: &Plan) -> Result<Sandbox, NamespaceError> {
     let own = |name| {
         File::open(format!("/proc/thread-self/ns/{name}"))
             .map(OwnedFd::from)
-            .map_err(|source| NamespaceError::Refused { what: "to open a namespace", source })
+            .map_err(|source| NamespaceError::Refused {
+                what: "to open a namespace",
+                source,
+            })
     };
-    Ok(Sandbox { net: own("net")?, mount: own("mnt")? })
+    Ok(Sandbox {
+        net: own("net")?,
+        mount: own("mnt")?,
+    })
 }
 
 /// Applies the rules with the first variant of iptables that the kernel takes.
@@ -215,7 +283,11 @@ fn redirect(plan: &Plan) -> Result<(), NamespaceError> {
 /// Runs commands of `ip`, one a line.
 fn ip(tools: &Tools, what: &'static str, lines: &str) -> Result<(), NamespaceError> {
     let program = tools.ip.display().to_string();
-    let failed = |source: io::Error| NamespaceError::Tool { program: program.clone(), what, message: source.to_string() };
+    let failed = |source: io::Error| NamespaceError::Tool {
+        program: program.clone(),
+        what,
+        message: source.to_string(),
+    };
     let mut child = Command::new(&tools.ip)
         .args(["-batch", "-"])
         .stdin(Stdio::piped())
@@ -231,11 +303,24 @@ fn ip(tools: &Tools, what: &'static str, lines: &str) -> Result<(), NamespaceErr
     finished(&program, what, output)
 }
 
-fn finished(program: &str, what: &'static str, output: std::process::Output) -> Result<(), NamespaceError> {
+fn finished(
+    program: &str,
+    what: &'static str,
+    output: std::process::Output,
+) -> Result<(), NamespaceError> {
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let message = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    Err(NamespaceError::Tool { program: program.to_owned(), what, message })
+    let message = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
+    Err(NamespaceError::Tool {
+        program: program.to_owned(),
+        what,
+        message,
+    })
 }

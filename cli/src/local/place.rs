@@ -43,14 +43,20 @@ impl Place {
     /// Without `state`, that is a folder named by the manifests' path in `$XDG_RUNTIME_DIR/weft`, or in `/run/weft` for root,
     /// or else in a folder of the user's in the directory for temporary files.
     pub fn new(manifests: &Path, state: Option<&Path>) -> Result<Self, PlaceError> {
-        let at = |source| PlaceError::Manifests { path: manifests.to_owned(), source };
+        let at = |source| PlaceError::Manifests {
+            path: manifests.to_owned(),
+            source,
+        };
         let manifests = manifests.canonicalize().map_err(at)?;
         std::fs::read_dir(&manifests).map_err(at)?;
         let state = match state {
             Some(state) => state.to_owned(),
             None => base().join(format!("{:016x}", fingerprint(&manifests))),
         };
-        let failed = |source| PlaceError::State { path: state.clone(), source };
+        let failed = |source| PlaceError::State {
+            path: state.clone(),
+            source,
+        };
         private_folder(&state).map_err(failed)?;
         let state = state.canonicalize().map_err(failed)?;
         Ok(Place { manifests, state })
@@ -98,9 +104,15 @@ fn fingerprint(what: &impl Hash) -> u64 {
 
 /// Makes a folder for its owner only, also when it was there with other rights.
 fn private_folder(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path.join("logs"))
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path.join("logs"))
 }
 
 /// The last lines of a log, at most 10 and 4 KiB, to show with an error.
@@ -124,15 +136,25 @@ mod tests {
         let one = Place::new(&manifests, Some(&state)).expect("a place");
         let two = Place::new(&manifests.join("../m"), Some(&state)).expect("a place");
         assert_eq!(one, two);
-        let socket = |place: &Place| place.socket().expect("a name").as_abstract_name().map(<[u8]>::to_vec);
+        let socket = |place: &Place| {
+            place
+                .socket()
+                .expect("a name")
+                .as_abstract_name()
+                .map(<[u8]>::to_vec)
+        };
         assert_eq!(socket(&one), socket(&two));
-        let mode = std::fs::metadata(&one.state).expect("is there").permissions().mode();
+        let mode = std::fs::metadata(&one.state)
+            .expect("is there")
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o700);
     }
 
     #[test]
     fn missing_manifests_are_named() {
-        let error = Place::new(Path::new("/nowhere/at/all"), None).expect_err("there is no such directory");
+        let error =
+            Place::new(Path::new("/nowhere/at/all"), None).expect_err("there is no such directory");
         assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
     }
 

@@ -111,7 +111,9 @@ pub enum LineError {
 }
 
 /// Reads one document; `None` at the end of the connection.
-pub async fn read<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>, LineError> {
+pub async fn read<T: DeserializeOwned>(
+    from: &mut (impl AsyncBufRead + Unpin),
+) -> Result<Option<T>, LineError> {
     let mut line = Vec::new();
     let length = from.take(LINE).read_until(b'\n', &mut line).await?;
     match line.last() {
@@ -124,7 +126,10 @@ pub async fn read<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -
 }
 
 /// Writes one document.
-pub async fn write<T: Serialize>(to: &mut (impl AsyncWrite + Unpin), document: &T) -> Result<(), LineError> {
+pub async fn write<T: Serialize>(
+    to: &mut (impl AsyncWrite + Unpin),
+    document: &T,
+) -> Result<(), LineError> {
     let mut line = serde_json::to_vec(document)?;
     line.push(b'\n');
     to.write_all(&line).await?;
@@ -137,7 +142,10 @@ mod tests {
 
     #[tokio::test]
     async fn documents_survive_the_wire() {
-        let request = Request::Start { namespace: "demo".into(), workload: "web".into() };
+        let request = Request::Start {
+            namespace: "demo".into(),
+            workload: "web".into(),
+        };
         let mut wire = Vec::new();
         write(&mut wire, &request).await.expect("writes");
         write(&mut wire, &Request::Stop).await.expect("writes");
@@ -149,7 +157,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_half_line_is_the_end_and_nonsense_is_an_error() {
-        assert_eq!(read::<Request>(&mut b"{\"do\":".as_slice()).await.expect("the end"), None);
-        assert!(matches!(read::<Request>(&mut b"{}\n".as_slice()).await, Err(LineError::Syntax(_))));
+        assert_eq!(
+            read::<Request>(&mut b"{\"do\":".as_slice())
+                .await
+                .expect("the end"),
+            None
+        );
+        assert!(matches!(
+            read::<Request>(&mut b"{}\n".as_slice()).await,
+            Err(LineError::Syntax(_))
+        ));
     }
 }

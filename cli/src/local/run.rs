@@ -99,7 +99,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         ephemeral: None,
         tuning: args.tuning,
     };
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let started = async {
         let mesh = Mesh::open(&options).await?;
         mesh.start(&args.namespace, &args.workload).await
@@ -112,7 +115,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let (program, arguments) = args.command.split_first().context("no command is given")?;
     let mut command = Command::new(program);
-    let mut child = workload.spawn(command.args(arguments)).with_context(|| format!("cannot start `{program}`"))?;
+    let mut child = workload.spawn(command.args(arguments))?;
     let status = loop {
         tokio::select! {
             status = child.wait() => break status?,
@@ -131,7 +134,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             },
         }
     };
-    workload.stop().await.context("the command has ended, but")?;
+    workload
+        .stop()
+        .await
+        .context("the command has ended, but")?;
     Ok(exit_code(status))
 }
 
@@ -151,7 +157,10 @@ async fn lost(workload: &Workload, mut child: Child) -> anyhow::Result<ExitCode>
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    let code = status
+        .code()
+        .or(status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
@@ -160,13 +169,24 @@ pub async fn look(command: MeshCommand) -> anyhow::Result<()> {
     match command {
         MeshCommand::Status(mesh) => {
             let mesh = Mesh::find(&mesh.manifests, mesh.state_dir.as_deref()).await?;
-            println!("{:<16} {:<24} {:<14} {:>9}  PROXY LOG", "NAMESPACE", "WORKLOAD", "ADDRESS", "PROXY PID");
+            println!(
+                "{:<16} {:<24} {:<14} {:>9}  PROXY LOG",
+                "NAMESPACE", "WORKLOAD", "ADDRESS", "PROXY PID"
+            );
             for one in mesh.list().await? {
                 let (ip, log) = (one.ip.to_string(), one.proxy_log.display());
-                println!("{:<16} {:<24} {ip:<14} {:>9}  {log}", one.namespace, one.workload, one.proxy_pid);
+                println!(
+                    "{:<16} {:<24} {ip:<14} {:>9}  {log}",
+                    one.namespace, one.workload, one.proxy_pid
+                );
             }
         }
-        MeshCommand::Metrics { mesh, workload, namespace, path } => {
+        MeshCommand::Metrics {
+            mesh,
+            workload,
+            namespace,
+            path,
+        } => {
             let mesh = Mesh::find(&mesh.manifests, mesh.state_dir.as_deref()).await?;
             print!("{}", mesh.fetch(&namespace, &workload, &path).await?.body);
         }

@@ -25,7 +25,10 @@ pub struct Session {
 impl Session {
     /// A client that has asked for nothing yet.
     pub fn new(host: Arc<Host>) -> Self {
-        Session { host, workload: None }
+        Session {
+            host,
+            workload: None,
+        }
     }
 
     /// Serves until the client has gone, then ends its workload.
@@ -86,7 +89,9 @@ impl Session {
 
     async fn start(&mut self, namespace: &str, name: &str) -> Reply {
         if self.workload.is_some() {
-            return Reply::Failed { error: "this connection has its workload already".to_owned() };
+            return Reply::Failed {
+                error: "this connection has its workload already".to_owned(),
+            };
         }
         match self.host.start(namespace, name).await {
             Ok((workload, claim)) => {
@@ -94,7 +99,9 @@ impl Session {
                 self.workload = Some((workload, claim));
                 reply
             }
-            Err(error) => Reply::Failed { error: error.to_string() },
+            Err(error) => Reply::Failed {
+                error: error.to_string(),
+            },
         }
     }
 
@@ -110,26 +117,48 @@ impl Session {
                 self.end().await;
                 Reply::Stopped
             }
-            Request::List => Reply::Running { workloads: self.host.list() },
-            Request::Fetch { namespace, workload, path } => self.fetch(&namespace, &workload, &path).await,
-            Request::Start { .. } => Reply::Failed { error: "one request at a time".to_owned() },
+            Request::List => Reply::Running {
+                workloads: self.host.list(),
+            },
+            Request::Fetch {
+                namespace,
+                workload,
+                path,
+            } => self.fetch(&namespace, &workload, &path).await,
+            Request::Start { .. } => Reply::Failed {
+                error: "one request at a time".to_owned(),
+            },
         }
     }
 
     async fn fetch(&self, namespace: &str, name: &str, path: &str) -> Reply {
         let Some(net) = self.host.network(namespace, name) else {
-            return Reply::Failed { error: format!("no workload `{name}` runs in namespace `{namespace}` of this mesh") };
+            return Reply::Failed {
+                error: format!("no workload `{name}` runs in namespace `{namespace}` of this mesh"),
+            };
         };
         match admin::fetch(net, path).await {
-            Ok(page) => Reply::Page { status: page.status, body: page.body },
-            Err(error) => Reply::Failed { error: error.to_string() },
+            Ok(page) => Reply::Page {
+                status: page.status,
+                body: page.body,
+            },
+            Err(error) => Reply::Failed {
+                error: error.to_string(),
+            },
         }
     }
 
     fn refresh_hosts(&self, state: &State) {
-        let Some((workload, _)) = &self.workload else { return };
+        let Some((workload, _)) = &self.workload else {
+            return;
+        };
         let started = workload.started();
-        let text = facts::hosts(&state.seen, &started.namespace, &started.workload, started.ip);
+        let text = facts::hosts(
+            &state.seen,
+            &started.namespace,
+            &started.workload,
+            started.ip,
+        );
         if let Err(error) = workload.set_hosts(&text) {
             tracing::warn!(workload = started.workload, %error, "cannot write its /etc/hosts");
         }
@@ -149,7 +178,9 @@ async fn look_after(workload: &mut Option<(Workload, Claim)>) -> Happening {
     match workload {
         Some((workload, _)) => match workload.look_after().await {
             Ok(happening) => happening,
-            Err(error) => Happening::Tell(Reply::Failed { error: error.to_string() }),
+            Err(error) => Happening::Tell(Reply::Failed {
+                error: error.to_string(),
+            }),
         },
         None => std::future::pending().await,
     }

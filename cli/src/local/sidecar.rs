@@ -74,15 +74,35 @@ pub const CONTROL_NAME: &str = "weft-control";
 
 impl Common {
     fn identity(&self, service_account: &str, namespace: &str) -> String {
-        format!("{service_account}.{namespace}.serviceaccount.identity.{}.{}", self.control_namespace, self.trust_domain)
+        format!(
+            "{service_account}.{namespace}.serviceaccount.identity.{}.{}",
+            self.control_namespace, self.trust_domain
+        )
     }
 }
 
 /// The proxy's environment. `identity_dir` and `token` are where it finds its private folder and its token.
-pub fn environment(common: &Common, facts: &Facts, ip: Ipv4Addr, control: ControlPlane) -> Vec<(String, String)> {
-    let Facts { namespace, workload, service_account, .. } = facts;
-    let mut pairs: Vec<(&str, String)> = FIXED.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-    for (base, port) in [("IDENTITY_SVC", 8080), ("DESTINATION_SVC", 8086), ("POLICY_SVC", 8090)] {
+pub fn environment(
+    common: &Common,
+    facts: &Facts,
+    ip: Ipv4Addr,
+    control: ControlPlane,
+) -> Vec<(String, String)> {
+    let Facts {
+        namespace,
+        workload,
+        service_account,
+        ..
+    } = facts;
+    let mut pairs: Vec<(&str, String)> = FIXED
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()))
+        .collect();
+    for (base, port) in [
+        ("IDENTITY_SVC", 8080),
+        ("DESTINATION_SVC", 8086),
+        ("POLICY_SVC", 8090),
+    ] {
         let (addr_name, identity_name) = match base {
             "IDENTITY_SVC" => ("IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME"),
             "DESTINATION_SVC" => ("DESTINATION_SVC_ADDR", "DESTINATION_SVC_NAME"),
@@ -92,28 +112,66 @@ pub fn environment(common: &Common, facts: &Facts, ip: Ipv4Addr, control: Contro
             ControlPlane::Own => pairs.push((addr_name, format!("localhost.:{port}"))),
             ControlPlane::Other => pairs.extend([
                 (addr_name, format!("{CONTROL}:{port}")),
-                (identity_name, common.identity(CONTROL_NAME, &common.control_namespace)),
+                (
+                    identity_name,
+                    common.identity(CONTROL_NAME, &common.control_namespace),
+                ),
             ]),
         }
     }
-    let list = |ports: &[u16]| ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+    let list = |ports: &[u16]| {
+        ports
+            .iter()
+            .map(u16::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
     pairs.extend([
         ("INBOUND_IPS", ip.to_string()),
         ("INBOUND_PORTS", list(&facts.ports)),
-        ("IDENTITY_LOCAL_NAME", common.identity(service_account, namespace)),
+        (
+            "IDENTITY_LOCAL_NAME",
+            common.identity(service_account, namespace),
+        ),
         ("IDENTITY_TRUST_ANCHORS", common.trust_anchors.clone()),
         // Both end in a line break, as those of the injector do (contract 1.2).
-        ("DESTINATION_CONTEXT", format!("{}\n", serde_json::json!({ "ns": namespace, "nodeName": "local", "pod": workload }))),
-        ("POLICY_WORKLOAD", format!("{}\n", serde_json::json!({ "ns": namespace, "pod": workload }))),
+        (
+            "DESTINATION_CONTEXT",
+            format!(
+                "{}\n",
+                serde_json::json!({ "ns": namespace, "nodeName": "local", "pod": workload })
+            ),
+        ),
+        (
+            "POLICY_WORKLOAD",
+            format!(
+                "{}\n",
+                serde_json::json!({ "ns": namespace, "pod": workload })
+            ),
+        ),
         ("SHUTDOWN_GRACE_PERIOD", format!("{}s", GRACE.as_secs())),
         ("LOG", common.log.clone()),
     ]);
     if !facts.opaque_ports.is_empty() {
-        pairs.push(("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", list(&facts.opaque_ports)));
+        pairs.push((
+            "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
+            list(&facts.opaque_ports),
+        ));
     }
-    pairs.extend(facts.default_policy.clone().map(|policy| ("INBOUND_DEFAULT_POLICY", policy)));
-    pairs.extend(common.min_refresh.map(|time| ("IDENTITY_MIN_REFRESH", format!("{}ms", time.as_millis()))));
-    let named = pairs.into_iter().map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value));
+    pairs.extend(
+        facts
+            .default_policy
+            .clone()
+            .map(|policy| ("INBOUND_DEFAULT_POLICY", policy)),
+    );
+    pairs.extend(
+        common
+            .min_refresh
+            .map(|time| ("IDENTITY_MIN_REFRESH", format!("{}ms", time.as_millis()))),
+    );
+    let named = pairs
+        .into_iter()
+        .map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value));
     let helpers = [
         ("_pod_name", workload.clone()),
         ("_pod_ns", namespace.clone()),
@@ -122,7 +180,9 @@ pub fn environment(common: &Common, facts: &Facts, ip: Ipv4Addr, control: Contro
         ("_l5d_ns", common.control_namespace.clone()),
         ("_l5d_trustdomain", common.trust_domain.clone()),
     ];
-    named.chain(helpers.map(|(name, value)| (name.to_owned(), value))).collect()
+    named
+        .chain(helpers.map(|(name, value)| (name.to_owned(), value)))
+        .collect()
 }
 
 /// What the injector sets for every pod; IPv4 only, since a sandbox has no other addresses. Paths are relative to the
@@ -223,7 +283,8 @@ impl Sidecar {
         };
         std::fs::create_dir_all(&identity).map_err(failed(&identity))?;
         for (folder, mode) in [(&self.folder, 0o711), (&identity, 0o700)] {
-            std::fs::set_permissions(folder, PermissionsExt::from_mode(mode)).map_err(failed(folder))?;
+            std::fs::set_permissions(folder, PermissionsExt::from_mode(mode))
+                .map_err(failed(folder))?;
         }
         chown(&identity, Some(PROXY_USER), Some(PROXY_USER)).map_err(failed(&identity))?;
         self.write_token(token)
@@ -238,24 +299,50 @@ impl Sidecar {
             chown(&new, Some(PROXY_USER), Some(PROXY_USER))?;
             std::fs::rename(&new, &path)
         };
-        write().map_err(|source| SidecarError::Prepare { path: path.clone(), source })
+        write().map_err(|source| SidecarError::Prepare {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// Starts the proxy; its thread, the main one of the mesh host, is the one it dies with.
     pub fn spawn(&self, sandbox: &Sandbox, fresh_log: bool) -> Result<Child, SidecarError> {
-        let failed = |source| SidecarError::Prepare { path: self.log.clone(), source };
-        let log = File::options().create(true).append(true).open(&self.log).map_err(failed)?;
+        let failed = |source| SidecarError::Prepare {
+            path: self.log.clone(),
+            source,
+        };
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .map_err(failed)?;
         if fresh_log {
             log.set_len(0).map_err(failed)?;
         }
         let errors = log.try_clone().map_err(failed)?;
         let mut command = Command::new(&self.program);
-        command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.current_dir(&self.folder).stdin(Stdio::null()).stdout(log).stderr(errors).kill_on_drop(true);
+        command
+            .env_clear()
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .kill_on_drop(true);
         let mut spawn = || {
-            let join = Namespaces { net: Some(sandbox.net.try_clone()?), ..Namespaces::default() };
+            let join = Namespaces {
+                net: Some(sandbox.net.try_clone()?),
+                ..Namespaces::default()
+            };
             let identity = Some((PROXY_USER, PROXY_USER));
-            namespace::spawn(&mut command, &join, identity, NewNamespaces::default(), true)
+            namespace::spawn(
+                &mut command,
+                &join,
+                identity,
+                NewNamespaces::default(),
+                true,
+            )
         };
         spawn().map_err(SidecarError::Spawn)
     }
@@ -280,7 +367,12 @@ impl Sidecar {
             }
             if Instant::now() > until {
                 let tail = place::tail(&self.log);
-                return Err(SidecarError::NotReady { workload: self.workload.clone(), answer, log: self.log.clone(), tail });
+                return Err(SidecarError::NotReady {
+                    workload: self.workload.clone(),
+                    answer,
+                    log: self.log.clone(),
+                    tail,
+                });
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -293,7 +385,10 @@ pub async fn end(child: &mut Child) {
         // It may have ended by itself.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
-    if timeout(GRACE + Duration::from_secs(1), child.wait()).await.is_err() {
+    if timeout(GRACE + Duration::from_secs(1), child.wait())
+        .await
+        .is_err()
+    {
         let _ = child.kill().await;
     }
 }
@@ -301,7 +396,12 @@ pub async fn end(child: &mut Child) {
 /// An exit status in a few words.
 pub fn how(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal().and_then(|number| Signal::try_from(number).ok())) {
+    match (
+        status.code(),
+        status
+            .signal()
+            .and_then(|number| Signal::try_from(number).ok()),
+    ) {
         (Some(code), _) => format!("exit code {code}"),
         (_, Some(signal)) => format!("signal {signal}"),
         _ => status.to_string(),
@@ -332,22 +432,43 @@ mod tests {
             opaque_ports: vec![6379],
             default_policy: None,
         };
-        environment(&common(), &facts, Ipv4Addr::new(10, 88, 0, 9), control).into_iter().collect()
+        environment(&common(), &facts, Ipv4Addr::new(10, 88, 0, 9), control)
+            .into_iter()
+            .collect()
     }
 
     #[test]
     fn a_workload_gets_the_injectors_environment() {
         let variables = variables(ControlPlane::Other);
-        let value = |name: &str| variables.get(&format!("LINKERD2_PROXY_{name}")).map(String::as_str);
+        let value = |name: &str| {
+            variables
+                .get(&format!("LINKERD2_PROXY_{name}"))
+                .map(String::as_str)
+        };
         assert_eq!(value("INBOUND_IPS"), Some("10.88.0.9"));
         assert_eq!(value("INBOUND_PORTS"), Some("6379,80"));
-        assert_eq!(value("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION"), Some("6379"));
-        assert_eq!(value("DESTINATION_CONTEXT"), Some("{\"nodeName\":\"local\",\"ns\":\"demo\",\"pod\":\"store\"}\n"));
-        assert_eq!(value("POLICY_WORKLOAD"), Some("{\"ns\":\"demo\",\"pod\":\"store\"}\n"));
-        assert_eq!(value("IDENTITY_LOCAL_NAME"), Some("keeper.demo.serviceaccount.identity.linkerd.cluster.local"));
+        assert_eq!(
+            value("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION"),
+            Some("6379")
+        );
+        assert_eq!(
+            value("DESTINATION_CONTEXT"),
+            Some("{\"nodeName\":\"local\",\"ns\":\"demo\",\"pod\":\"store\"}\n")
+        );
+        assert_eq!(
+            value("POLICY_WORKLOAD"),
+            Some("{\"ns\":\"demo\",\"pod\":\"store\"}\n")
+        );
+        assert_eq!(
+            value("IDENTITY_LOCAL_NAME"),
+            Some("keeper.demo.serviceaccount.identity.linkerd.cluster.local")
+        );
         assert_eq!(value("POLICY_SVC_ADDR"), Some("10.88.0.2:8090"));
         let control = Some("weft-control.linkerd.serviceaccount.identity.linkerd.cluster.local");
-        assert_eq!((value("POLICY_SVC_NAME"), value("IDENTITY_SVC_NAME")), (control, control));
+        assert_eq!(
+            (value("POLICY_SVC_NAME"), value("IDENTITY_SVC_NAME")),
+            (control, control)
+        );
         assert_eq!(value("IDENTITY_MIN_REFRESH"), Some("1000ms"));
         assert_eq!(value("INBOUND_DEFAULT_POLICY"), None);
     }
@@ -355,7 +476,10 @@ mod tests {
     #[test]
     fn the_control_planes_own_proxy_uses_loopback_without_names() {
         let variables = variables(ControlPlane::Own);
-        assert_eq!(variables["LINKERD2_PROXY_IDENTITY_SVC_ADDR"], "localhost.:8080");
+        assert_eq!(
+            variables["LINKERD2_PROXY_IDENTITY_SVC_ADDR"],
+            "localhost.:8080"
+        );
         assert!(!variables.keys().any(|name| name.ends_with("_SVC_NAME")));
     }
 }

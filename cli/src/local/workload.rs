@@ -35,10 +35,14 @@ pub enum StartError {
     #[error(transparent)]
     Pod(#[from] FactsError),
     /// It runs already.
-    #[error("workload `{0}` runs already in this mesh; stop that one, or add a second Pod with another name")]
+    #[error(
+        "workload `{0}` runs already in this mesh; stop that one, or add a second Pod with another name"
+    )]
     Running(String),
     /// Its address belongs to another one, or to none of the mesh's.
-    #[error("status.podIP of Pod `{0}` must be a free address of 10.88.0.0/16, not {1}; leave it out to get one")]
+    #[error(
+        "status.podIP of Pod `{0}` must be a free address of 10.88.0.0/16, not {1}; leave it out to get one"
+    )]
     Address(String, String),
     /// All addresses are in use.
     #[error("no address of 10.88.0.0/16 is left")]
@@ -91,6 +95,82 @@ pub struct Start {
     pub user: Option<PathBuf>,
 }
 
+/// A workload whose namespaces are made and whose proxy is still to be started.
+pub struct Idle {
+    start: Start,
+    sandbox: Sandbox,
+    hosts: File,
+}
+
+impl Idle {
+    /// Makes the namespaces and the files of a workload.
+    pub async fn new(mut start: Start) -> Result<Self, StartError> {
+        start.sidecar.prepare(&(start.token)(TOKEN_LIFETIME))?;
+        let path = start.sidecar.folder.join("hosts");
+        let failed = |source| StartError::File {
+            path: path.clone(),
+            source,
+        };
+        let hosts = File::options()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .map_err(failed)?;
+        write_hosts(&hosts, &start.hosts).map_err(failed)?;
+        start.plan.hosts = path.clone();
+        let sandbox = netns::sandbox(start.plan.clone()).await?;
+        Ok(Idle {
+            start,
+            sandbox,
+            hosts,
+        })
+    }
+
+    /// Its namespaces.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// Starts the proxy, without waiting until it is ready.
+    pub fn start(self) -> Result<Workload, StartError> {
+        let Idle {
+            start,
+            sandbox,
+            hosts,
+        } = self;
+        let proxy = start.sidecar.spawn(&sandbox, true)?;
+        let own = |fd: i32| PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
+        let started = Started {
+            namespace: start.namespace,
+            workload: start.sidecar.workload.clone(),
+            ip: start.plan.ip,
+            proxy_pid: proxy.id().unwrap_or_default(),
+            proxy_log: start.sidecar.log.clone(),
+            net: own(sandbox.net.as_raw_fd()),
+            mount: own(sandbox.mount.as_raw_fd()),
+            user: start.user,
+        };
+        let upkeep = Upkeep {
+            restart: None,
+            renewal: Instant::now() + TOKEN_RENEWAL,
+            listens: false,
+        };
+        let (sidecar, token, ports) = (start.sidecar, start.token, start.ports);
+        Ok(Workload {
+            sidecar,
+            sandbox,
+            proxy,
+            hosts,
+            token,
+            upkeep,
+            ended: String::new(),
+            ports,
+            started,
+        })
+    }
+}
+
 /// A workload that runs.
 pub struct Workload {
     sidecar: Sidecar,
@@ -98,42 +178,14 @@ pub struct Workload {
     proxy: Child,
     hosts: File,
     token: Token,
-    renewal: Instant,
-    /// When and how the proxy ended, until it is started again.
-    ended: Option<(Instant, String)>,
-    listens: bool,
+    upkeep: Upkeep,
+    /// How the proxy ended, until it is started again.
+    ended: String,
     ports: Vec<u16>,
     started: Started,
 }
 
 impl Workload {
-    /// Makes the sandbox and starts the proxy, without waiting until it is ready.
-    pub async fn start(mut start: Start) -> Result<Self, StartError> {
-        start.sidecar.prepare(&(start.token)(TOKEN_LIFETIME))?;
-        let path = start.sidecar.folder.join("hosts");
-        let made = File::options().create(true).write(true).truncate(true).open(&path);
-        let hosts = made.map_err(|source| StartError::File { path: path.clone(), source })?;
-        write_hosts(&hosts, &start.hosts).map_err(|source| StartError::File { path: path.clone(), source })?;
-        start.plan.hosts = path;
-        let ip = start.plan.ip;
-        let sandbox = netns::sandbox(start.plan).await?;
-        let proxy = start.sidecar.spawn(&sandbox, true)?;
-        let own = |fd: i32| PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
-        let started = Started {
-            namespace: start.namespace,
-            workload: start.sidecar.workload.clone(),
-            ip,
-            proxy_pid: proxy.id().unwrap_or_default(),
-            proxy_log: start.sidecar.log.clone(),
-            net: own(sandbox.net.as_raw_fd()),
-            mount: own(sandbox.mount.as_raw_fd()),
-            user: start.user,
-        };
-        let renewal = Instant::now() + TOKEN_RENEWAL;
-        let (sidecar, token) = (start.sidecar, start.token);
-        Ok(Workload { sidecar, sandbox, proxy, hosts, token, renewal, ended: None, listens: false, ports: start.ports, started })
-    }
-
     /// Waits until the proxy is ready.
     pub async fn ready(&mut self) -> Result<(), SidecarError> {
         self.sidecar.ready(&self.sandbox, &mut self.proxy).await
@@ -154,33 +206,36 @@ impl Workload {
         write_hosts(&self.hosts, text)
     }
 
-    /// Keeps the token fresh and the proxy running; returns when there is something to tell. It may be dropped and
-    /// called again at any time.
+    /// Keeps the token fresh and the proxy running; returns when there is something to tell. It may be dropped and called
+    /// again at any time.
     pub async fn look_after(&mut self) -> Result<Happening, SidecarError> {
         loop {
-            let restart = self.ended.as_ref().map(|(since, _)| *since + RESTART);
-            tokio::select! {
-                status = self.proxy.wait(), if restart.is_none() => {
-                    let how = status.map_or_else(|error| error.to_string(), sidecar::how);
-                    tracing::warn!(workload = self.sidecar.workload, how, "the proxy ended; starting it again");
-                    self.ended = Some((Instant::now(), how));
+            let due = tokio::select! {
+                status = self.proxy.wait(), if self.upkeep.restart.is_none() => {
+                    self.ended = status.map_or_else(|error| error.to_string(), sidecar::how);
+                    tracing::warn!(workload = self.sidecar.workload, how = self.ended, "the proxy ended; starting it again");
+                    self.upkeep.restart = Some(Instant::now() + RESTART);
+                    continue;
                 }
-                () = sleep_until(restart.unwrap_or(self.renewal)), if restart.is_some() => {
+                due = self.upkeep.due() => due,
+            };
+            match due {
+                Due::Restart => {
                     self.proxy = self.sidecar.spawn(&self.sandbox, false)?;
-                    let (proxy_pid, how) = (self.proxy.id().unwrap_or_default(), self.ended.take());
+                    let (how, proxy_pid) = (
+                        std::mem::take(&mut self.ended),
+                        self.proxy.id().unwrap_or_default(),
+                    );
                     self.started.proxy_pid = proxy_pid;
-                    let how = how.map(|(_, how)| how).unwrap_or_default();
                     return Ok(Happening::Tell(Reply::ProxyRestarted { how, proxy_pid }));
                 }
-                () = sleep(LISTENING), if !self.listens => {
-                    if self.ports.is_empty() || listening(self.started.proxy_pid).is_some_and(|open| any(&self.ports, &open)) {
-                        self.listens = true;
+                Due::Token => self.sidecar.write_token(&(self.token)(TOKEN_LIFETIME))?,
+                Due::Look => {
+                    let open = listening(self.started.proxy_pid);
+                    if self.ports.is_empty() || self.ports.iter().any(|port| open.contains(port)) {
+                        self.upkeep.listens = true;
                         return Ok(Happening::Listens);
                     }
-                }
-                () = sleep_until(self.renewal) => {
-                    self.renewal += TOKEN_RENEWAL;
-                    self.sidecar.write_token(&(self.token)(TOKEN_LIFETIME))?;
                 }
             }
         }
@@ -202,15 +257,47 @@ fn write_hosts(file: &File, text: &str) -> io::Result<()> {
     file.set_len(text.len() as u64)
 }
 
-fn any(wanted: &[u16], open: &[u16]) -> bool {
-    wanted.iter().any(|port| open.contains(port))
+/// When to do what for a running workload.
+struct Upkeep {
+    /// When to start the proxy again, while it is down.
+    restart: Option<Instant>,
+    /// When to replace the token.
+    renewal: Instant,
+    /// The command has been seen to listen.
+    listens: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Restart,
+    Token,
+    Look,
+}
+
+impl Upkeep {
+    /// Waits for the next thing to do. May be dropped and called again: what is due then comes at once.
+    async fn due(&mut self) -> Due {
+        tokio::select! {
+            biased;
+            () = sleep_until(self.restart.unwrap_or(self.renewal)), if self.restart.is_some() => {
+                self.restart = None;
+                Due::Restart
+            }
+            () = sleep_until(self.renewal) => {
+                self.renewal += TOKEN_RENEWAL;
+                Due::Token
+            }
+            () = sleep(LISTENING), if !self.listens => Due::Look,
+        }
+    }
 }
 
 /// The TCP ports on which somebody listens in the network of a process (proc(5), `/proc/PID/net/tcp`).
-fn listening(pid: u32) -> Option<Vec<u16>> {
-    let read = |name| std::fs::read_to_string(format!("/proc/{pid}/net/{name}"));
-    // Without IPv6 there is no second file.
-    Some(listening_ports(&(read("tcp").ok()? + &read("tcp6").unwrap_or_default())))
+fn listening(pid: u32) -> Vec<u16> {
+    // Without IPv6 there is no second file, and none at all once the process has gone.
+    let read =
+        |name| std::fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    listening_ports(&(read("tcp") + &read("tcp6")))
 }
 
 fn listening_ports(table: &str) -> Vec<u16> {
@@ -226,7 +313,13 @@ fn listening_ports(table: &str) -> Vec<u16> {
 
 /// Kills all processes in a network: children of a command may outlive it.
 pub fn kill_all_in(net: &OwnedFd) {
-    let Ok(file) = net.try_clone().map(File::from).and_then(|file| file.metadata()) else { return };
+    let Ok(file) = net
+        .try_clone()
+        .map(File::from)
+        .and_then(|file| file.metadata())
+    else {
+        return;
+    };
     for pid in processes_in((file.dev(), file.ino())) {
         // It may have ended since.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -235,8 +328,12 @@ pub fn kill_all_in(net: &OwnedFd) {
 
 /// The processes whose network namespace is this one (device and inode of its file).
 pub fn processes_in(net: (u64, u64)) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
         let file = std::fs::metadata(Path::new("/proc").join(pid.to_string()).join("ns/net"));
         file.is_ok_and(|file| (file.dev(), file.ino()) == net)
@@ -245,7 +342,12 @@ pub fn processes_in(net: (u64, u64)) -> Vec<i32> {
 }
 
 /// The sidecar of a Pod, in a folder below the current one.
-pub fn sidecar(pod: &facts::Prepared, common: &sidecar::Common, logs: &Path, control: ControlPlane) -> Sidecar {
+pub fn sidecar(
+    pod: &facts::Prepared,
+    common: &sidecar::Common,
+    logs: &Path,
+    control: ControlPlane,
+) -> Sidecar {
     let name = format!("{}.{}", pod.facts.namespace, pod.facts.workload);
     Sidecar {
         workload: pod.facts.workload.clone(),
@@ -268,6 +370,26 @@ mod tests {
              1: 0100007F:0050 0100007F:A2B4 01 00000000:00000000\n\
              0: 00000000000000000000000000000000:18EB 00000000000000000000000000000000:0000 0A 0\n";
         assert_eq!(listening_ports(table), [8080, 6379]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn things_are_done_when_they_are_due() {
+        let start = Instant::now();
+        let mut upkeep = Upkeep {
+            restart: Some(start + RESTART),
+            renewal: start + TOKEN_RENEWAL,
+            listens: false,
+        };
+        assert_eq!(upkeep.due().await, Due::Look);
+        assert_eq!(start.elapsed(), LISTENING);
+        upkeep.listens = true;
+        assert_eq!(upkeep.due().await, Due::Restart);
+        assert_eq!(start.elapsed(), RESTART);
+        for round in 1..=2 {
+            assert_eq!(upkeep.due().await, Due::Token);
+            assert_eq!(start.elapsed(), TOKEN_RENEWAL * round);
+        }
+        assert!(TOKEN_RENEWAL < TOKEN_LIFETIME);
     }
 
     #[test]

@@ -102,19 +102,39 @@ pub enum ClientAuthentication {
     Identities(Identities),
 }
 
-pub(super) fn read_policy(policy: &policy::AuthorizationPolicy, name: &Name, notes: &mut Notes) -> Option<Authorization> {
+pub(super) fn read_policy(
+    policy: &policy::AuthorizationPolicy,
+    name: &Name,
+    notes: &mut Notes,
+) -> Option<Authorization> {
     let target = &policy.spec.target_ref;
-    if target.namespace.as_deref().is_some_and(|ns| ns != &*name.namespace) {
-        return notes.refuse("spec.targetRef.namespace", "a policy's target is in its own namespace");
+    if target
+        .namespace
+        .as_deref()
+        .is_some_and(|ns| ns != &*name.namespace)
+    {
+        return notes.refuse(
+            "spec.targetRef.namespace",
+            "a policy's target is in its own namespace",
+        );
     }
     let named: Arc<str> = target.name.as_str().into();
     let target = match (core_group(&target.group), target.kind.as_str()) {
         (POLICY_GROUP, "Server") => AuthorizationTarget::Server(named),
         (POLICY_GROUP, "HTTPRoute") => AuthorizationTarget::HttpRoute(Kind::PolicyHttpRoute, named),
-        ("gateway.networking.k8s.io", "HTTPRoute") => AuthorizationTarget::HttpRoute(Kind::GatewayHttpRoute, named),
+        ("gateway.networking.k8s.io", "HTTPRoute") => {
+            AuthorizationTarget::HttpRoute(Kind::GatewayHttpRoute, named)
+        }
         ("", "Namespace") if named == name.namespace => AuthorizationTarget::Namespace,
-        ("", "Namespace") => return notes.refuse("spec.targetRef.name", "must be the policy's own namespace"),
-        (group, kind) => return notes.refuse("spec.targetRef", format!("{kind}.{group} is not a Server, HTTPRoute or Namespace")),
+        ("", "Namespace") => {
+            return notes.refuse("spec.targetRef.name", "must be the policy's own namespace");
+        }
+        (group, kind) => {
+            return notes.refuse(
+                "spec.targetRef",
+                format!("{kind}.{group} is not a Server, HTTPRoute or Namespace"),
+            );
+        }
     };
     let mut required = Vec::new();
     for (index, reference) in policy.spec.required_authentication_refs.iter().enumerate() {
@@ -122,16 +142,31 @@ pub(super) fn read_policy(policy: &policy::AuthorizationPolicy, name: &Name, not
             Some(reference) => required.push(reference),
             None => {
                 let field = format!("spec.requiredAuthenticationRefs[{index}]");
-                return notes.refuse(&field, format!("{}.{} is not an authentication", reference.kind, reference.group));
+                return notes.refuse(
+                    &field,
+                    format!(
+                        "{}.{} is not an authentication",
+                        reference.kind, reference.group
+                    ),
+                );
             }
         }
     }
-    let networks = required.iter().filter(|r| matches!(r, AuthenticationRef::Network(_))).count();
+    let networks = required
+        .iter()
+        .filter(|r| matches!(r, AuthenticationRef::Network(_)))
+        .count();
     if networks > 1 || required.len() - networks > 1 {
-        let reason = "at most one MeshTLSAuthentication or ServiceAccount and one NetworkAuthentication";
+        let reason =
+            "at most one MeshTLSAuthentication or ServiceAccount and one NetworkAuthentication";
         return notes.refuse("spec.requiredAuthenticationRefs", reason);
     }
-    Some(Authorization { name: name.clone(), created: created(&policy.metadata), target, required })
+    Some(Authorization {
+        name: name.clone(),
+        created: created(&policy.metadata),
+        target,
+        required,
+    })
 }
 
 fn core_group(group: &str) -> &str {
@@ -139,13 +174,18 @@ fn core_group(group: &str) -> &str {
 }
 
 fn authentication(reference: &TypedRef, namespace: &str) -> Option<AuthenticationRef> {
-    let name = Name::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name);
-    Some(match (core_group(&reference.group), reference.kind.as_str()) {
-        (POLICY_GROUP, "MeshTLSAuthentication") => AuthenticationRef::MeshTls(name),
-        (POLICY_GROUP, "NetworkAuthentication") => AuthenticationRef::Network(name),
-        ("", "ServiceAccount") => AuthenticationRef::ServiceAccount(name),
-        _ => return None,
-    })
+    let name = Name::new(
+        reference.namespace.as_deref().unwrap_or(namespace),
+        &reference.name,
+    );
+    Some(
+        match (core_group(&reference.group), reference.kind.as_str()) {
+            (POLICY_GROUP, "MeshTLSAuthentication") => AuthenticationRef::MeshTls(name),
+            (POLICY_GROUP, "NetworkAuthentication") => AuthenticationRef::Network(name),
+            ("", "ServiceAccount") => AuthenticationRef::ServiceAccount(name),
+            _ => return None,
+        },
+    )
 }
 
 pub(super) fn read_identities(
@@ -154,7 +194,10 @@ pub(super) fn read_identities(
     notes: &mut Notes,
 ) -> Option<Identities> {
     let spec = &authentication.spec;
-    let mut read = Identities { names: spec.identities.clone().unwrap_or_default(), ..Identities::default() };
+    let mut read = Identities {
+        names: spec.identities.clone().unwrap_or_default(),
+        ..Identities::default()
+    };
     for (index, reference) in spec.identity_refs.iter().flatten().enumerate() {
         match (core_group(&reference.group), reference.kind.as_str()) {
             ("", "ServiceAccount") => {
@@ -164,21 +207,34 @@ pub(super) fn read_identities(
             ("", "Namespace") => read.namespaces.push(reference.name.clone()),
             (group, kind) => {
                 let field = format!("spec.identityRefs[{index}]");
-                return notes.refuse(&field, format!("{kind}.{group} is not a ServiceAccount or Namespace"));
+                return notes.refuse(
+                    &field,
+                    format!("{kind}.{group} is not a ServiceAccount or Namespace"),
+                );
             }
         }
     }
     if read == Identities::default() {
-        return notes.refuse("spec", "needs identities or identityRefs, and at least one of them");
+        return notes.refuse(
+            "spec",
+            "needs identities or identityRefs, and at least one of them",
+        );
     }
     Some(read)
 }
 
-pub(super) fn read_networks(networks: &[Cidr], field: &str, notes: &mut Notes) -> Option<Vec<NetworkMatch>> {
+pub(super) fn read_networks(
+    networks: &[Cidr],
+    field: &str,
+    notes: &mut Notes,
+) -> Option<Vec<NetworkMatch>> {
     let mut read = Vec::with_capacity(networks.len());
     for (index, network) in networks.iter().enumerate() {
         let Some(net) = parse_network(&network.cidr) else {
-            let reason = format!("{:?} is not a network such as 10.0.0.0/8 or an address", network.cidr);
+            let reason = format!(
+                "{:?} is not a network such as 10.0.0.0/8 or an address",
+                network.cidr
+            );
             return notes.refuse(&format!("{field}[{index}].cidr"), reason);
         };
         let mut except = Vec::new();
@@ -186,9 +242,17 @@ pub(super) fn read_networks(networks: &[Cidr], field: &str, notes: &mut Notes) -
             match parse_network(text) {
                 Some(part) if net.contains(&part) => except.push(part),
                 Some(_) => {
-                    return notes.refuse(&format!("{field}[{index}].except"), format!("{text:?} is not within {net}"));
+                    return notes.refuse(
+                        &format!("{field}[{index}].except"),
+                        format!("{text:?} is not within {net}"),
+                    );
                 }
-                None => return notes.refuse(&format!("{field}[{index}].except"), format!("{text:?} is not a network")),
+                None => {
+                    return notes.refuse(
+                        &format!("{field}[{index}].except"),
+                        format!("{text:?} is not a network"),
+                    );
+                }
             }
         }
         read.push(NetworkMatch { net, except });
@@ -197,7 +261,9 @@ pub(super) fn read_networks(networks: &[Cidr], field: &str, notes: &mut Notes) -
 }
 
 fn parse_network(text: &str) -> Option<IpNet> {
-    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+    text.parse()
+        .ok()
+        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 pub(super) fn read_server_authorization(
@@ -208,7 +274,9 @@ pub(super) fn read_server_authorization(
     let spec = &authz.spec;
     let servers = match (&spec.server.name, &spec.server.selector) {
         (Some(server), None) => ServerChoice::Name(server.as_str().into()),
-        (None, Some(selector)) => ServerChoice::Selector(Selector::read(selector, "spec.server.selector", notes)?),
+        (None, Some(selector)) => {
+            ServerChoice::Selector(Selector::read(selector, "spec.server.selector", notes)?)
+        }
         _ => return notes.refuse("spec.server", "exactly one of name and selector is needed"),
     };
     let networks = match &spec.client.networks {
@@ -223,11 +291,27 @@ pub(super) fn read_server_authorization(
             accounts: tls
                 .service_accounts
                 .iter()
-                .map(|account| Name::new(account.namespace.as_deref().unwrap_or(&name.namespace), &account.name))
+                .map(|account| {
+                    Name::new(
+                        account.namespace.as_deref().unwrap_or(&name.namespace),
+                        &account.name,
+                    )
+                })
                 .collect(),
             namespaces: Vec::new(),
         }),
-        _ => return notes.refuse("spec.client", "exactly one of unauthenticated and meshTLS is needed"),
+        _ => {
+            return notes.refuse(
+                "spec.client",
+                "exactly one of unauthenticated and meshTLS is needed",
+            );
+        }
     };
-    Some(ServerAuthz { name: name.clone(), created: created(&authz.metadata), servers, networks, authentication })
+    Some(ServerAuthz {
+        name: name.clone(),
+        created: created(&authz.metadata),
+        servers,
+        networks,
+        authentication,
+    })
 }

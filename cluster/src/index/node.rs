@@ -13,5 +13,9 @@ pub struct Node {
 
 pub(super) fn read(node: &v1::Node) -> Node {
     let labels = node.metadata.labels.as_ref();
-    Node { zone: labels.and_then(|l| l.get("topology.kubernetes.io/zone")).map(|zone| zone.as_str().into()) }
+    Node {
+        zone: labels
+            .and_then(|l| l.get("topology.kubernetes.io/zone"))
+            .map(|zone| zone.as_str().into()),
+    }
 }

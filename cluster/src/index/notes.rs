@@ -16,7 +16,10 @@ pub(super) struct Notes {
 
 impl Notes {
     pub(super) fn new(object: ObjectRef) -> Self {
-        Self { object, invalid: Vec::new() }
+        Self {
+            object,
+            invalid: Vec::new(),
+        }
     }
 
     pub(super) fn finish(self) -> Vec<Invalid> {
@@ -35,7 +38,12 @@ impl Notes {
     }
 
     fn note(&mut self, field: &str, reason: String, refused: bool) {
-        self.invalid.push(Invalid { object: self.object.clone(), field: field.to_owned(), reason, refused });
+        self.invalid.push(Invalid {
+            object: self.object.clone(),
+            field: field.to_owned(),
+            reason,
+            refused,
+        });
     }
 
     /// The ports of an annotation; names are looked up, items that mean nothing are noted and left out.
@@ -47,7 +55,11 @@ impl Notes {
     ) -> Option<PortSet> {
         let text = annotations?.get(annotation)?;
         let mut known = Vec::new();
-        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        for item in text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+        {
             match (named(item), parse::port_set(item)) {
                 (Some(port), _) => known.push(port.to_string()),
                 (None, Ok(_)) => known.push(item.to_owned()),

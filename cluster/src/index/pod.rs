@@ -81,18 +81,28 @@ pub struct ProxyPorts {
 impl Pod {
     /// The number of a named container port.
     pub fn port_named(&self, name: &str) -> Option<u16> {
-        self.ports.iter().find(|port| port.name.as_deref() == Some(name)).map(|port| port.number)
+        self.ports
+            .iter()
+            .find(|port| port.name.as_deref() == Some(name))
+            .map(|port| port.number)
     }
 
     /// The addresses that are this pod's alone: none for one on the host network or one that has ended.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
-        if self.running && !self.host_network { self.ips.clone() } else { Vec::new() }
+        if self.running && !self.host_network {
+            self.ips.clone()
+        } else {
+            Vec::new()
+        }
     }
 }
 
 /// Age of an object.
 pub(super) fn created(metadata: &ObjectMeta) -> Created {
-    metadata.creation_timestamp.as_ref().map(|time| time.0.as_nanosecond())
+    metadata
+        .creation_timestamp
+        .as_ref()
+        .map(|time| time.0.as_nanosecond())
 }
 
 pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
@@ -100,23 +110,40 @@ pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
     let annotations = pod.metadata.annotations.as_ref();
     let spec = pod.spec.clone().unwrap_or_default();
     let status = pod.status.as_ref();
-    let containers: Vec<&Container> = spec.containers.iter().chain(spec.init_containers.iter().flatten()).collect();
+    let containers: Vec<&Container> = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten())
+        .collect();
     let ports = container_ports(&containers);
-    let named = |name: &str| ports.iter().find(|p| p.name.as_deref() == Some(name)).map(|p| p.number);
+    let named = |name: &str| {
+        ports
+            .iter()
+            .find(|p| p.name.as_deref() == Some(name))
+            .map(|p| p.number)
+    };
     let phase = status.and_then(|s| s.phase.as_deref());
     let mut set = |annotation: &str| notes.ports(annotations, annotation, named);
     let opaque_ports = set(OPAQUE_PORTS_ANNOTATION);
     let skip_inbound_ports = set("config.linkerd.io/skip-inbound-ports").unwrap_or_default();
-    let require_identity_ports = set("config.linkerd.io/proxy-require-identity-inbound-ports").unwrap_or_default();
+    let require_identity_ports =
+        set("config.linkerd.io/proxy-require-identity-inbound-ports").unwrap_or_default();
     Pod {
         name: name.clone(),
-        service_account: spec.service_account_name.as_deref().filter(|s| !s.is_empty()).unwrap_or("default").into(),
+        service_account: spec
+            .service_account_name
+            .as_deref()
+            .filter(|s| !s.is_empty())
+            .unwrap_or("default")
+            .into(),
         owner: owner(&pod.metadata, &labels),
         ips: addresses(status, notes),
         host_network: spec.host_network.unwrap_or_default(),
         running: matches!(phase, None | Some("Running")),
         probes: probes(&containers, named),
-        control_namespace: labels.get(CONTROL_NAMESPACE_LABEL).map(|ns| ns.as_str().into()),
+        control_namespace: labels
+            .get(CONTROL_NAMESPACE_LABEL)
+            .map(|ns| ns.as_str().into()),
         proxy: proxy_ports(&containers),
         opaque_ports,
         skip_inbound_ports,
@@ -128,10 +155,17 @@ pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
 }
 
 fn addresses(status: Option<&v1::PodStatus>, notes: &mut Notes) -> Vec<IpAddr> {
-    let several = status.iter().flat_map(|s| s.pod_ips.iter().flatten()).map(|ip| ip.ip.as_str());
+    let several = status
+        .iter()
+        .flat_map(|s| s.pod_ips.iter().flatten())
+        .map(|ip| ip.ip.as_str());
     let one = status.and_then(|s| s.pod_ip.as_deref());
     let mut found = Vec::new();
-    for text in one.into_iter().chain(several).filter(|text| !text.is_empty()) {
+    for text in one
+        .into_iter()
+        .chain(several)
+        .filter(|text| !text.is_empty())
+    {
         match text.parse() {
             Ok(ip) if found.contains(&ip) => {}
             Ok(ip) => found.push(ip),
@@ -143,17 +177,29 @@ fn addresses(status: Option<&v1::PodStatus>, notes: &mut Notes) -> Vec<IpAddr> {
 
 fn container_ports(containers: &[&Container]) -> Vec<ContainerPort> {
     let ports = containers.iter().flat_map(|c| c.ports.iter().flatten());
-    let tcp = ports.filter(|p| p.protocol.as_deref().is_none_or(|protocol| protocol == "TCP"));
+    let tcp = ports.filter(|p| {
+        p.protocol
+            .as_deref()
+            .is_none_or(|protocol| protocol == "TCP")
+    });
     tcp.filter_map(|p| {
         let number = u16::try_from(p.container_port).ok().filter(|n| *n > 0)?;
-        Some(ContainerPort { name: p.name.as_deref().map(Into::into), number })
+        Some(ContainerPort {
+            name: p.name.as_deref().map(Into::into),
+            number,
+        })
     })
     .collect()
 }
 
-fn probes(containers: &[&Container], named: impl Fn(&str) -> Option<u16>) -> BTreeMap<u16, BTreeSet<String>> {
+fn probes(
+    containers: &[&Container],
+    named: impl Fn(&str) -> Option<u16>,
+) -> BTreeMap<u16, BTreeSet<String>> {
     let mut paths: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
-    let all = containers.iter().flat_map(|c| [&c.liveness_probe, &c.readiness_probe, &c.startup_probe]);
+    let all = containers
+        .iter()
+        .flat_map(|c| [&c.liveness_probe, &c.readiness_probe, &c.startup_probe]);
     for probe in all.flatten().filter_map(|probe| probe.http_get.as_ref()) {
         let port = match &probe.port {
             IntOrString::Int(number) => u16::try_from(*number).ok(),
@@ -170,14 +216,30 @@ fn probes(containers: &[&Container], named: impl Fn(&str) -> Option<u16>) -> BTr
 fn probe_path(probe: &HTTPGetAction) -> String {
     let path = probe.path.as_deref().unwrap_or("/");
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+    if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    }
 }
 
 fn proxy_ports(containers: &[&Container]) -> ProxyPorts {
-    let Some(proxy) = containers.iter().find(|c| c.name == PROXY_CONTAINER) else { return ProxyPorts::default() };
+    let Some(proxy) = containers.iter().find(|c| c.name == PROXY_CONTAINER) else {
+        return ProxyPorts::default();
+    };
     let port = |variable: &str| {
-        let value = proxy.env.iter().flatten().find(|env| env.name == variable)?.value.as_deref()?;
-        value.parse::<SocketAddr>().ok().map(|addr| addr.port()).filter(|port| *port > 0)
+        let value = proxy
+            .env
+            .iter()
+            .flatten()
+            .find(|env| env.name == variable)?
+            .value
+            .as_deref()?;
+        value
+            .parse::<SocketAddr>()
+            .ok()
+            .map(|addr| addr.port())
+            .filter(|port| *port > 0)
     };
     ProxyPorts {
         inbound: port("LINKERD2_PROXY_INBOUND_LISTEN_ADDR"),
@@ -188,8 +250,14 @@ fn proxy_ports(containers: &[&Container]) -> ProxyPorts {
 
 /// A Deployment names its ReplicaSets `<name>-<pod-template-hash>`, so the Deployment is known without reading them.
 fn owner(metadata: &ObjectMeta, labels: &BTreeMap<String, String>) -> Option<(String, String)> {
-    let owner = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))?;
-    let hash = labels.get("pod-template-hash").map(|hash| format!("-{hash}"));
+    let owner = metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|o| o.controller == Some(true))?;
+    let hash = labels
+        .get("pod-template-hash")
+        .map(|hash| format!("-{hash}"));
     let deployment = hash.and_then(|hash| owner.name.strip_suffix(&hash));
     Some(match deployment {
         Some(name) if owner.kind == "ReplicaSet" => ("deployment".to_owned(), name.to_owned()),
@@ -197,7 +265,10 @@ fn owner(metadata: &ObjectMeta, labels: &BTreeMap<String, String>) -> Option<(St
     })
 }
 
-fn default_policy(annotations: Option<&BTreeMap<String, String>>, notes: &mut Notes) -> Option<DefaultPolicy> {
+fn default_policy(
+    annotations: Option<&BTreeMap<String, String>>,
+    notes: &mut Notes,
+) -> Option<DefaultPolicy> {
     const ANNOTATION: &str = "config.linkerd.io/default-inbound-policy";
     match annotations?.get(ANNOTATION)?.parse() {
         Ok(policy) => Some(policy),

@@ -4,8 +4,8 @@
 use std::{cell::RefCell, collections::HashSet, net::IpAddr, sync::Arc};
 
 use super::{
-    Authorization, Identities, Index, Key, NetworkMatch, Node, Pod, Route, RouteParentKind, Server, ServerAuthz,
-    Service, Slice,
+    Authorization, Identities, Index, Key, NetworkMatch, Node, Pod, Route, RouteParentKind, Server,
+    ServerAuthz, Service, Slice,
 };
 use crate::objects::{Kind, Name};
 
@@ -19,7 +19,10 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Starts with nothing read.
     pub fn new(index: &'a Index) -> Self {
-        Self { index, keys: RefCell::default() }
+        Self {
+            index,
+            keys: RefCell::default(),
+        }
     }
 
     /// What was read.
@@ -47,7 +50,11 @@ impl<'a> Reader<'a> {
     pub fn slices(&self, service: &Name) -> impl Iterator<Item = &'a Slice> + use<'a> {
         self.note(Key::Slices(service.clone()));
         let index = self.index;
-        index.slices_by_service.members(service).filter_map(|name| index.slices.find(name)).map(Arc::as_ref)
+        index
+            .slices_by_service
+            .members(service)
+            .filter_map(|name| index.slices.find(name))
+            .map(Arc::as_ref)
     }
 
     /// A pod.
@@ -76,7 +83,9 @@ impl<'a> Reader<'a> {
         self.note(Key::Servers(Arc::clone(namespace)));
         let servers = self.index.servers.in_namespace(namespace).map(Arc::as_ref);
         // The table is in the order of names, and min_by_key takes the first of equals.
-        servers.filter(|server| server.selects(pod, port)).min_by_key(|server| server.created)
+        servers
+            .filter(|server| server.selects(pod, port))
+            .min_by_key(|server| server.created)
     }
 
     /// A Server by name.
@@ -88,13 +97,21 @@ impl<'a> Reader<'a> {
     /// The AuthorizationPolicies of a namespace, by name.
     pub fn authorizations(&self, namespace: &Arc<str>) -> Vec<&'a Authorization> {
         self.note(Key::Authorizations(Arc::clone(namespace)));
-        self.index.authorizations.in_namespace(namespace).map(Arc::as_ref).collect()
+        self.index
+            .authorizations
+            .in_namespace(namespace)
+            .map(Arc::as_ref)
+            .collect()
     }
 
     /// The ServerAuthorizations of a namespace, by name.
     pub fn server_authorizations(&self, namespace: &Arc<str>) -> Vec<&'a ServerAuthz> {
         self.note(Key::Authorizations(Arc::clone(namespace)));
-        self.index.server_authzs.in_namespace(namespace).map(Arc::as_ref).collect()
+        self.index
+            .server_authzs
+            .in_namespace(namespace)
+            .map(Arc::as_ref)
+            .collect()
     }
 
     /// A MeshTLSAuthentication.
@@ -106,16 +123,25 @@ impl<'a> Reader<'a> {
     /// A NetworkAuthentication.
     pub fn networks(&self, name: &Name) -> Option<&'a [NetworkMatch]> {
         self.note(Key::Authentication(name.clone()));
-        self.index.networks.find(name).map(|networks| networks.as_slice())
+        self.index
+            .networks
+            .find(name)
+            .map(|networks| networks.as_slice())
     }
 
     /// The routes that have a parent, oldest first, then by name (contract 8.2).
     pub fn routes(&self, kind: RouteParentKind, parent: &Name) -> Vec<&'a Route> {
         self.note(Key::Routes(kind, parent.clone()));
-        let tables = [(Kind::PolicyHttpRoute, &self.index.policy_routes), (Kind::GatewayHttpRoute, &self.index.gateway_routes)];
+        let tables = [
+            (Kind::PolicyHttpRoute, &self.index.policy_routes),
+            (Kind::GatewayHttpRoute, &self.index.gateway_routes),
+        ];
         let mut routes = Vec::new();
         for (group, table) in tables {
-            let names = self.index.routes_by_parent.members(&(kind, parent.clone(), group));
+            let names = self
+                .index
+                .routes_by_parent
+                .members(&(kind, parent.clone(), group));
             routes.extend(names.filter_map(|name| table.find(name)).map(Arc::as_ref));
         }
         routes.sort_by_key(|route| (route.created, route.name.clone()));

@@ -104,11 +104,22 @@ pub struct Backend {
     pub filters: Vec<RouteFilter>,
 }
 
-pub(super) fn read(group: RouteGroup, route: &HttpRoute, name: &Name, notes: &mut Notes) -> Option<Route> {
+pub(super) fn read(
+    group: RouteGroup,
+    route: &HttpRoute,
+    name: &Name,
+    notes: &mut Notes,
+) -> Option<Route> {
     let spec = &route.spec;
     let hosts = matches::hosts(&spec.hostnames, notes)?;
     if spec.rules.len() > MAX_ITEMS {
-        return notes.refuse("spec.rules", format!("{} rules, at most {MAX_ITEMS} are allowed", spec.rules.len()));
+        return notes.refuse(
+            "spec.rules",
+            format!(
+                "{} rules, at most {MAX_ITEMS} are allowed",
+                spec.rules.len()
+            ),
+        );
     }
     let timeouts = match timeout_annotations(route.metadata.annotations.as_ref()) {
         Ok(timeouts) => timeouts,
@@ -116,14 +127,36 @@ pub(super) fn read(group: RouteGroup, route: &HttpRoute, name: &Name, notes: &mu
     };
     let mut rules = Vec::with_capacity(spec.rules.len());
     for (index, rule) in spec.rules.iter().enumerate() {
-        rules.push(read_rule(rule, name, &format!("spec.rules[{index}]"), notes)?);
+        rules.push(read_rule(
+            rule,
+            name,
+            &format!("spec.rules[{index}]"),
+            notes,
+        )?);
     }
     if rules.is_empty() {
         // The Gateway API's default: one rule that matches everything.
-        rules.push(RouteRule { matches: Vec::new(), filters: Vec::new(), backends: Vec::new(), request_timeout: None });
+        rules.push(RouteRule {
+            matches: Vec::new(),
+            filters: Vec::new(),
+            backends: Vec::new(),
+            request_timeout: None,
+        });
     }
-    let parents = spec.parent_refs.iter().filter_map(|parent| read_parent(parent, route, name)).collect();
-    Some(Route { group, name: name.clone(), created: created(&route.metadata), parents, hosts, rules, timeouts })
+    let parents = spec
+        .parent_refs
+        .iter()
+        .filter_map(|parent| read_parent(parent, route, name))
+        .collect();
+    Some(Route {
+        group,
+        name: name.clone(),
+        created: created(&route.metadata),
+        parents,
+        hosts,
+        rules,
+        timeouts,
+    })
 }
 
 fn read_parent(parent: &ParentRef, route: &HttpRoute, name: &Name) -> Option<RouteParent> {
@@ -132,7 +165,12 @@ fn read_parent(parent: &ParentRef, route: &HttpRoute, name: &Name) -> Option<Rou
         (Some("policy.linkerd.io"), Some("Server")) => RouteParentKind::Server,
         _ => return None,
     };
-    let namespace = |parent: &ParentRef| parent.namespace.clone().unwrap_or_else(|| name.namespace.to_string());
+    let namespace = |parent: &ParentRef| {
+        parent
+            .namespace
+            .clone()
+            .unwrap_or_else(|| name.namespace.to_string())
+    };
     let statuses = route.status.iter().flat_map(|status| &status.parents);
     let ours = statuses.filter(|status| {
         status.controller_name == CONTROLLER
@@ -141,41 +179,92 @@ fn read_parent(parent: &ParentRef, route: &HttpRoute, name: &Name) -> Option<Rou
             && status.parent_ref.port == parent.port
             && namespace(&status.parent_ref) == namespace(parent)
     });
-    let accepted = ours.flat_map(|status| &status.conditions).any(|c| c.type_ == "Accepted" && c.status == "True");
-    Some(RouteParent { kind, name: Name::new(&namespace(parent), &parent.name), port: parent.port, accepted })
+    let accepted = ours
+        .flat_map(|status| &status.conditions)
+        .any(|c| c.type_ == "Accepted" && c.status == "True");
+    Some(RouteParent {
+        kind,
+        name: Name::new(&namespace(parent), &parent.name),
+        port: parent.port,
+        accepted,
+    })
 }
 
 fn read_rule(rule: &route::Rule, name: &Name, field: &str, notes: &mut Notes) -> Option<RouteRule> {
-    let longest = rule.matches.len().max(rule.filters.len()).max(rule.backend_refs.len());
+    let longest = rule
+        .matches
+        .len()
+        .max(rule.filters.len())
+        .max(rule.backend_refs.len());
     if longest > MAX_ITEMS {
-        return notes.refuse(field, format!("{longest} matches, filters or backendRefs, at most {MAX_ITEMS} are allowed"));
+        return notes.refuse(
+            field,
+            format!("{longest} matches, filters or backendRefs, at most {MAX_ITEMS} are allowed"),
+        );
     }
     let mut matches = Vec::with_capacity(rule.matches.len());
     for (index, m) in rule.matches.iter().enumerate() {
-        matches.push(matches::read(m, &format!("{field}.matches[{index}]"), notes)?);
+        matches.push(matches::read(
+            m,
+            &format!("{field}.matches[{index}]"),
+            notes,
+        )?);
     }
     let filters = read_filters(&rule.filters, field, notes)?;
     let mut backends = Vec::with_capacity(rule.backend_refs.len());
     for (index, backend) in rule.backend_refs.iter().enumerate() {
-        backends.push(read_backend(backend, name, &format!("{field}.backendRefs[{index}]"), notes)?);
+        backends.push(read_backend(
+            backend,
+            name,
+            &format!("{field}.backendRefs[{index}]"),
+            notes,
+        )?);
     }
-    let request_timeout = match rule.timeouts.as_ref().and_then(|t| t.request.as_deref()).map(timeouts::gateway_duration) {
+    let request_timeout = match rule
+        .timeouts
+        .as_ref()
+        .and_then(|t| t.request.as_deref())
+        .map(timeouts::gateway_duration)
+    {
         None => None,
         // Zero means "no limit" in the Gateway API.
         Some(Some(limit)) => Some(limit).filter(|limit| !limit.is_zero()),
-        Some(None) => return notes.refuse(&format!("{field}.timeouts.request"), "expected a duration such as 100ms or 1h30m"),
+        Some(None) => {
+            return notes.refuse(
+                &format!("{field}.timeouts.request"),
+                "expected a duration such as 100ms or 1h30m",
+            );
+        }
     };
-    Some(RouteRule { matches, filters, backends, request_timeout })
+    Some(RouteRule {
+        matches,
+        filters,
+        backends,
+        request_timeout,
+    })
 }
 
-fn read_backend(backend: &BackendRef, name: &Name, field: &str, notes: &mut Notes) -> Option<Backend> {
+fn read_backend(
+    backend: &BackendRef,
+    name: &Name,
+    field: &str,
+    notes: &mut Notes,
+) -> Option<Backend> {
     let kind = match (backend.group.as_deref(), backend.kind.as_deref()) {
         (None | Some("" | "core"), None | Some("Service")) => "Service".into(),
-        (group, kind) => format!("{}.{}", kind.unwrap_or("Service"), group.unwrap_or_default()).into(),
+        (group, kind) => format!(
+            "{}.{}",
+            kind.unwrap_or("Service"),
+            group.unwrap_or_default()
+        )
+        .into(),
     };
     Some(Backend {
         kind,
-        name: Name::new(backend.namespace.as_deref().unwrap_or(&name.namespace), &backend.name),
+        name: Name::new(
+            backend.namespace.as_deref().unwrap_or(&name.namespace),
+            &backend.name,
+        ),
         port: backend.port,
         weight: backend.weight.unwrap_or(1),
         filters: read_filters(&backend.filters, field, notes)?,
@@ -187,28 +276,60 @@ fn read_filters(filters: &[Filter], field: &str, notes: &mut Notes) -> Option<Ve
     for (index, filter) in filters.iter().enumerate() {
         let field = format!("{field}.filters[{index}]");
         read.push(match filter.kind.as_str() {
-            "RequestHeaderModifier" => {
-                RouteFilter::RequestHeaders(read_headers(filter.request_header_modifier.as_ref(), &field, notes)?)
-            }
-            "ResponseHeaderModifier" => {
-                RouteFilter::ResponseHeaders(read_headers(filter.response_header_modifier.as_ref(), &field, notes)?)
-            }
+            "RequestHeaderModifier" => RouteFilter::RequestHeaders(read_headers(
+                filter.request_header_modifier.as_ref(),
+                &field,
+                notes,
+            )?),
+            "ResponseHeaderModifier" => RouteFilter::ResponseHeaders(read_headers(
+                filter.response_header_modifier.as_ref(),
+                &field,
+                notes,
+            )?),
             "RequestRedirect" => RouteFilter::Redirect(read_redirect(filter, &field, notes)?),
-            other => return notes.refuse(&format!("{field}.type"), format!("filter {other:?} is not supported")),
+            other => {
+                return notes.refuse(
+                    &format!("{field}.type"),
+                    format!("filter {other:?} is not supported"),
+                );
+            }
         });
     }
     Some(read)
 }
 
-fn read_headers(modifier: Option<&HeaderFilter>, field: &str, notes: &mut Notes) -> Option<HeaderFilter> {
-    let Some(modifier) = modifier else { return notes.refuse(field, "the field of the filter's type is missing") };
-    let named = modifier.set.iter().chain(&modifier.add).map(|header| &header.name).chain(&modifier.remove);
-    if let Some(name) = named.into_iter().find(|name| http::HeaderName::try_from(name.as_str()).is_err()) {
+fn read_headers(
+    modifier: Option<&HeaderFilter>,
+    field: &str,
+    notes: &mut Notes,
+) -> Option<HeaderFilter> {
+    let Some(modifier) = modifier else {
+        return notes.refuse(field, "the field of the filter's type is missing");
+    };
+    let named = modifier
+        .set
+        .iter()
+        .chain(&modifier.add)
+        .map(|header| &header.name)
+        .chain(&modifier.remove);
+    if let Some(name) = named
+        .into_iter()
+        .find(|name| http::HeaderName::try_from(name.as_str()).is_err())
+    {
         return notes.refuse(field, format!("{name:?} is not a header name"));
     }
     let valued = modifier.set.iter().chain(&modifier.add);
-    if let Some(header) = valued.into_iter().find(|h| http::HeaderValue::try_from(h.value.as_str()).is_err()) {
-        return notes.refuse(field, format!("header {:?} has a value with characters no header has", header.name));
+    if let Some(header) = valued
+        .into_iter()
+        .find(|h| http::HeaderValue::try_from(h.value.as_str()).is_err())
+    {
+        return notes.refuse(
+            field,
+            format!(
+                "header {:?} has a value with characters no header has",
+                header.name
+            ),
+        );
     }
     Some(modifier.clone())
 }
@@ -217,11 +338,24 @@ fn read_redirect(filter: &Filter, field: &str, notes: &mut Notes) -> Option<rout
     let Some(redirect) = &filter.request_redirect else {
         return notes.refuse(field, "the field of the filter's type is missing");
     };
-    if let Some(code) = redirect.status_code.filter(|code| !(300..400).contains(code)) {
-        return notes.refuse(&format!("{field}.requestRedirect.statusCode"), format!("{code} is not a redirect"));
+    if let Some(code) = redirect
+        .status_code
+        .filter(|code| !(300..400).contains(code))
+    {
+        return notes.refuse(
+            &format!("{field}.requestRedirect.statusCode"),
+            format!("{code} is not a redirect"),
+        );
     }
-    if let Some(scheme) = redirect.scheme.as_deref().filter(|s| !matches!(*s, "http" | "https")) {
-        return notes.refuse(&format!("{field}.requestRedirect.scheme"), format!("{scheme:?} is not http or https"));
+    if let Some(scheme) = redirect
+        .scheme
+        .as_deref()
+        .filter(|s| !matches!(*s, "http" | "https"))
+    {
+        return notes.refuse(
+            &format!("{field}.requestRedirect.scheme"),
+            format!("{scheme:?} is not http or https"),
+        );
     }
     Some(redirect.clone())
 }

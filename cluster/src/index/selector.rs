@@ -23,7 +23,10 @@ enum Operator {
 impl Selector {
     /// Selects by equal labels.
     pub fn equal(labels: &BTreeMap<String, String>) -> Self {
-        let terms = labels.iter().map(|(k, v)| (k.clone(), Operator::In(vec![v.clone()]))).collect();
+        let terms = labels
+            .iter()
+            .map(|(k, v)| (k.clone(), Operator::In(vec![v.clone()])))
+            .collect();
         Self { terms }
     }
 
@@ -48,7 +51,10 @@ impl Selector {
                 Some(operator) => read.terms.push((term.key.clone(), operator)),
                 None => {
                     let field = format!("{field}.matchExpressions[{index}].operator");
-                    let reason = format!("{:?} is not one of In, NotIn, Exists, DoesNotExist", term.operator);
+                    let reason = format!(
+                        "{:?} is not one of In, NotIn, Exists, DoesNotExist",
+                        term.operator
+                    );
                     return notes.refuse(&field, reason);
                 }
             }

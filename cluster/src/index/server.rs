@@ -47,9 +47,16 @@ impl Server {
     pub fn selects(&self, pod: &Pod, port: u16) -> bool {
         let same_port = match &self.port {
             PortRef::Number(number) => *number == port,
-            PortRef::Name(name) => pod.ports.iter().any(|p| p.number == port && p.name.as_ref() == Some(name)),
+            PortRef::Name(name) => pod
+                .ports
+                .iter()
+                .any(|p| p.number == port && p.name.as_ref() == Some(name)),
         };
-        same_port && self.pods.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
+        same_port
+            && self
+                .pods
+                .as_ref()
+                .is_some_and(|selector| selector.matches(&pod.labels))
     }
 }
 
@@ -58,7 +65,9 @@ pub(super) fn read(server: &policy::Server, name: &Name, notes: &mut Notes) -> O
     let port = match &spec.port {
         IntOrString::Int(number) => match u16::try_from(*number).ok().filter(|n| *n > 0) {
             Some(number) => PortRef::Number(number),
-            None => return notes.refuse("spec.port", format!("{number} is not a port (1 to 65535)")),
+            None => {
+                return notes.refuse("spec.port", format!("{number} is not a port (1 to 65535)"));
+            }
         },
         IntOrString::String(text) => match text.parse() {
             Ok(number) => PortRef::Number(number),
@@ -68,7 +77,12 @@ pub(super) fn read(server: &policy::Server, name: &Name, notes: &mut Notes) -> O
     let pods = match (&spec.pod_selector, &spec.external_workload_selector) {
         (Some(selector), None) => Some(Selector::read(selector, "spec.podSelector", notes)?),
         (None, Some(_)) => None,
-        _ => return notes.refuse("spec", "exactly one of podSelector and externalWorkloadSelector is needed"),
+        _ => {
+            return notes.refuse(
+                "spec",
+                "exactly one of podSelector and externalWorkloadSelector is needed",
+            );
+        }
     };
     let access_policy = match spec.access_policy.as_deref().map(str::parse) {
         None => DefaultPolicy::Deny,

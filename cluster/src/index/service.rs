@@ -60,7 +60,11 @@ impl Service {
 pub(super) fn read(service: &v1::Service, notes: &mut Notes) -> Option<Service> {
     let annotations = service.metadata.annotations.as_ref();
     let spec = service.spec.clone().unwrap_or_default();
-    let ports = spec.ports.iter().flatten().filter(|p| p.protocol.as_deref().is_none_or(|p| p == "TCP"));
+    let ports = spec
+        .ports
+        .iter()
+        .flatten()
+        .filter(|p| p.protocol.as_deref().is_none_or(|p| p == "TCP"));
     let mut read = Service {
         cluster_ips: Vec::new(),
         external_name: spec.type_.as_deref() == Some("ExternalName"),
@@ -70,7 +74,10 @@ pub(super) fn read(service: &v1::Service, notes: &mut Notes) -> Option<Service> 
     };
     for (index, port) in ports.enumerate() {
         let Some(number) = u16::try_from(port.port).ok().filter(|n| *n > 0) else {
-            return notes.refuse(&format!("spec.ports[{index}].port"), format!("{} is not a port (1 to 65535)", port.port));
+            return notes.refuse(
+                &format!("spec.ports[{index}].port"),
+                format!("{} is not a port (1 to 65535)", port.port),
+            );
         };
         read.ports.push(ServicePort {
             name: port.name.as_deref().unwrap_or_default().into(),
@@ -78,12 +85,17 @@ pub(super) fn read(service: &v1::Service, notes: &mut Notes) -> Option<Service> 
             app_protocol: port.app_protocol.as_deref().map(app_protocol),
         });
     }
-    let addresses = spec.cluster_ip.iter().chain(spec.cluster_ips.iter().flatten());
+    let addresses = spec
+        .cluster_ip
+        .iter()
+        .chain(spec.cluster_ips.iter().flatten());
     for text in addresses.filter(|text| !text.is_empty() && *text != "None") {
         match text.parse() {
             Ok(ip) if read.cluster_ips.contains(&ip) => {}
             Ok(ip) => read.cluster_ips.push(ip),
-            Err(_) => return notes.refuse("spec.clusterIP", format!("{text:?} is not an IP address")),
+            Err(_) => {
+                return notes.refuse("spec.clusterIP", format!("{text:?} is not an IP address"));
+            }
         }
     }
     Some(read)
@@ -98,7 +110,10 @@ fn app_protocol(text: &str) -> AppProtocol {
 }
 
 /// A bad annotation of a Service drops its whole group (contract 10.1).
-fn service_timeouts(annotations: Option<&BTreeMap<String, String>>, notes: &mut Notes) -> Option<RouteTimeouts> {
+fn service_timeouts(
+    annotations: Option<&BTreeMap<String, String>>,
+    notes: &mut Notes,
+) -> Option<RouteTimeouts> {
     match route::timeout_annotations(annotations) {
         Ok(timeouts) => timeouts,
         Err((field, reason)) => {

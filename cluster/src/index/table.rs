@@ -17,13 +17,18 @@ pub(super) struct Table<V> {
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self { rows: BTreeMap::new() }
+        Self {
+            rows: BTreeMap::new(),
+        }
     }
 }
 
 impl<V: PartialEq> Table<V> {
     /// Sets or removes a value. `None` when nothing changed, otherwise what was there before.
-    #[expect(clippy::option_option, reason = "no change and no former value are two different answers")]
+    #[expect(
+        clippy::option_option,
+        reason = "no change and no former value are two different answers"
+    )]
     pub(super) fn set(&mut self, name: &Name, value: Option<V>) -> Option<Option<Arc<V>>> {
         match value {
             None => self.rows.remove(name).map(Some),
@@ -52,9 +57,13 @@ impl<V: PartialEq> Table<V> {
         namespace: &Arc<str>,
     ) -> impl Iterator<Item = &'a Arc<V>> + use<'a, V> {
         let namespace = Arc::clone(namespace);
-        let first = Name { namespace: Arc::clone(&namespace), name: "".into() };
+        let first = Name {
+            namespace: Arc::clone(&namespace),
+            name: "".into(),
+        };
         let rows = self.rows.range((Bound::Included(first), Bound::Unbounded));
-        rows.take_while(move |(name, _)| name.namespace == namespace).map(|(_, value)| value)
+        rows.take_while(move |(name, _)| name.namespace == namespace)
+            .map(|(_, value)| value)
     }
 }
 
@@ -66,7 +75,9 @@ pub(super) struct ByGroup<G> {
 
 impl<G> Default for ByGroup<G> {
     fn default() -> Self {
-        Self { groups: HashMap::new() }
+        Self {
+            groups: HashMap::new(),
+        }
     }
 }
 
@@ -82,7 +93,10 @@ impl<G: Eq + Hash + Clone> ByGroup<G> {
             }
         }
         for group in new {
-            self.groups.entry(group.clone()).or_default().insert(name.clone());
+            self.groups
+                .entry(group.clone())
+                .or_default()
+                .insert(name.clone());
         }
     }
 

@@ -38,11 +38,21 @@ struct List {
 /// The first thing that is wrong. Nothing of a file with a fault is used, so its last good version stays as a whole.
 pub fn file(path: &Path, text: &str) -> Result<Vec<Object>, ManifestError> {
     let mut objects = Vec::new();
-    let json = path.extension().is_some_and(|extension| extension == "json");
+    let json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
     for (index, document) in documents(text, json).into_iter().enumerate() {
-        let at = At { path, document: index + 1, json };
+        let at = At {
+            path,
+            document: index + 1,
+            json,
+        };
         if index >= MAX_DOCUMENTS {
-            return Err(at.error(None, None::<&str>, format!("more than {MAX_DOCUMENTS} documents: split the file")));
+            return Err(at.error(
+                None,
+                None::<&str>,
+                format!("more than {MAX_DOCUMENTS} documents: split the file"),
+            ));
         }
         at.parse(&document, &mut objects)?;
     }
@@ -59,30 +69,46 @@ struct At<'a> {
 impl At<'_> {
     fn parse(&self, text: &str, objects: &mut Vec<Object>) -> Result<(), ManifestError> {
         // An empty document, or one of comments only.
-        if !self.json && serde_norway::from_str::<Option<IgnoredAny>>(text).is_ok_and(|value| value.is_none()) {
+        if !self.json
+            && serde_norway::from_str::<Option<IgnoredAny>>(text).is_ok_and(|value| value.is_none())
+        {
             return Ok(());
         }
         let header: Header = self.read(text)?;
         if header.kind == "List" && header.api_version == "v1" {
             let list: List = self.read(text)?;
             if list.items.len() > MAX_DOCUMENTS {
-                return Err(self.error(None, Some("items"), format!("more than {MAX_DOCUMENTS} items")));
+                return Err(self.error(
+                    None,
+                    Some("items"),
+                    format!("more than {MAX_DOCUMENTS} items"),
+                ));
             }
             for (index, item) in list.items.into_iter().enumerate() {
                 self.item(index, item, objects)?;
             }
             return Ok(());
         }
-        let Some(kind) = self.known(&header, "")? else { return Ok(()) };
+        let Some(kind) = self.known(&header, "")? else {
+            return Ok(());
+        };
         let object = if self.json {
             let mut from = serde_json::Deserializer::from_str(text);
             let mut track = serde_path_to_error::Track::new();
-            let read = Object::deserialize(kind, serde_path_to_error::Deserializer::new(&mut from, &mut track));
-            read.map_err(|error| self.error(Some(error.line()), path(track.path().to_string()), &error))
+            let read = Object::deserialize(
+                kind,
+                serde_path_to_error::Deserializer::new(&mut from, &mut track),
+            );
+            read.map_err(|error| {
+                self.error(Some(error.line()), path(track.path().to_string()), &error)
+            })
         } else {
             let mut track = serde_path_to_error::Track::new();
             let from = serde_norway::Deserializer::from_str(text);
-            let read = Object::deserialize(kind, serde_path_to_error::Deserializer::new(from, &mut track));
+            let read = Object::deserialize(
+                kind,
+                serde_path_to_error::Deserializer::new(from, &mut track),
+            );
             read.map_err(|error| self.yaml_error(&error, path(track.path().to_string())))
         };
         objects.push(object?);
@@ -90,14 +116,26 @@ impl At<'_> {
     }
 
     /// Reads an item of a list. Its line is not known any more, its path says where it is.
-    fn item(&self, index: usize, item: Value, objects: &mut Vec<Object>) -> Result<(), ManifestError> {
+    fn item(
+        &self,
+        index: usize,
+        item: Value,
+        objects: &mut Vec<Object>,
+    ) -> Result<(), ManifestError> {
         let prefix = format!("items[{index}]");
         let header: Header = serde_path_to_error::deserialize(item.clone())
             .map_err(|error| self.error(None, Some(&prefix), error.inner()))?;
-        let Some(kind) = self.known(&header, &format!("{prefix}."))? else { return Ok(()) };
+        let Some(kind) = self.known(&header, &format!("{prefix}."))? else {
+            return Ok(());
+        };
         let mut track = serde_path_to_error::Track::new();
-        let read = Object::deserialize(kind, serde_path_to_error::Deserializer::new(item, &mut track));
-        objects.push(read.map_err(|error| self.error(None, Some(&format!("{prefix}.{}", track.path())), error))?);
+        let read = Object::deserialize(
+            kind,
+            serde_path_to_error::Deserializer::new(item, &mut track),
+        );
+        objects.push(read.map_err(|error| {
+            self.error(None, Some(&format!("{prefix}.{}", track.path())), error)
+        })?);
         Ok(())
     }
 
@@ -108,27 +146,49 @@ impl At<'_> {
             tracing::info!(%file, document, kind = header.kind, apiVersion = header.api_version, "kind is not read");
             return Ok(None);
         };
-        match header.metadata.as_ref().and_then(|metadata| metadata.name.as_deref()) {
+        match header
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.name.as_deref())
+        {
             Some(name) if !name.is_empty() => Ok(Some(kind)),
-            _ => Err(self.error(None, Some(&format!("{prefix}metadata.name")), format!("a {} needs a name", header.kind))),
+            _ => Err(self.error(
+                None,
+                Some(&format!("{prefix}metadata.name")),
+                format!("a {} needs a name", header.kind),
+            )),
         }
     }
 
     fn read<'de, T: Deserialize<'de>>(&self, text: &'de str) -> Result<T, ManifestError> {
         if self.json {
             let mut from = serde_json::Deserializer::from_str(text);
-            return serde_path_to_error::deserialize(&mut from)
-                .map_err(|error| self.error(Some(error.inner().line()), path(error.path().to_string()), error.inner()));
+            return serde_path_to_error::deserialize(&mut from).map_err(|error| {
+                self.error(
+                    Some(error.inner().line()),
+                    path(error.path().to_string()),
+                    error.inner(),
+                )
+            });
         }
         serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text))
             .map_err(|error| self.yaml_error(error.inner(), path(error.path().to_string())))
     }
 
     fn yaml_error(&self, error: &serde_norway::Error, field: Option<String>) -> ManifestError {
-        self.error(error.location().map(|location| location.line()), field, error)
+        self.error(
+            error.location().map(|location| location.line()),
+            field,
+            error,
+        )
     }
 
-    fn error<F: AsRef<str>>(&self, line: Option<usize>, field: Option<F>, reason: impl ToString) -> ManifestError {
+    fn error<F: AsRef<str>>(
+        &self,
+        line: Option<usize>,
+        field: Option<F>,
+        reason: impl ToString,
+    ) -> ManifestError {
         ManifestError {
             file: self.path.to_owned(),
             document: Some(self.document),
@@ -153,7 +213,9 @@ fn documents(text: &str, json: bool) -> Vec<String> {
     let mut current = String::new();
     let mut content = false;
     for (index, line) in text.split_inclusive('\n').enumerate() {
-        let marker = line.strip_prefix("---").or_else(|| line.strip_prefix("..."));
+        let marker = line
+            .strip_prefix("---")
+            .or_else(|| line.strip_prefix("..."));
         if marker.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)) {
             if content {
                 documents.push(std::mem::take(&mut current));
@@ -161,7 +223,10 @@ fn documents(text: &str, json: bool) -> Vec<String> {
             current = "\n".repeat(index);
             content = false;
             // `--- {a: b}` starts the document on the same line.
-            match marker.map(str::trim).filter(|rest| !rest.is_empty() && line.starts_with("---")) {
+            match marker
+                .map(str::trim)
+                .filter(|rest| !rest.is_empty() && line.starts_with("---"))
+            {
                 Some(rest) => {
                     current.push_str(rest);
                     current.push('\n');

@@ -51,16 +51,23 @@ impl Snapshot {
         let paths = match list(directory) {
             Ok(paths) => paths,
             Err(error) => {
-                self.errors.push(ManifestError::of_file(directory, format!("cannot read the directory: {error}")));
+                self.errors.push(ManifestError::of_file(
+                    directory,
+                    format!("cannot read the directory: {error}"),
+                ));
                 return;
             }
         };
         if paths.len() > MAX_FILES {
-            let reason = format!("{} manifests, only the first {MAX_FILES} by name are read: join them", paths.len());
+            let reason = format!(
+                "{} manifests, only the first {MAX_FILES} by name are read: join them",
+                paths.len()
+            );
             self.errors.push(ManifestError::of_file(directory, reason));
         }
         let paths: Vec<PathBuf> = paths.into_iter().take(MAX_FILES).collect();
-        self.files.retain(|path, _| paths.binary_search(path).is_ok());
+        self.files
+            .retain(|path, _| paths.binary_search(path).is_ok());
         for path in paths {
             match read(&path) {
                 Ok(text) => self.file(path, &text),
@@ -81,7 +88,11 @@ impl Snapshot {
             return;
         }
         let parsed = parse::file(&path, text);
-        let file = self.files.entry(path).or_insert(File { hash, objects: Vec::new(), error: None });
+        let file = self.files.entry(path).or_insert(File {
+            hash,
+            objects: Vec::new(),
+            error: None,
+        });
         file.hash = hash;
         match parsed {
             Ok(objects) => (file.objects, file.error) = (objects, None),
@@ -99,11 +110,18 @@ impl Snapshot {
             for object in &file.objects {
                 match owners.entry(object.reference()) {
                     Entry::Occupied(owner) => {
-                        let reason = format!("{} is already in {}, this one is ignored", owner.key(), owner.get().display());
+                        let reason = format!(
+                            "{} is already in {}, this one is ignored",
+                            owner.key(),
+                            owner.get().display()
+                        );
                         errors.push(ManifestError::of_file(path, reason));
                     }
                     Entry::Vacant(_) if objects.len() >= MAX_OBJECTS => {
-                        errors.push(ManifestError::of_file(path, format!("more than {MAX_OBJECTS} objects, the rest is ignored")));
+                        errors.push(ManifestError::of_file(
+                            path,
+                            format!("more than {MAX_OBJECTS} objects, the rest is ignored"),
+                        ));
                         return (objects, errors);
                     }
                     Entry::Vacant(entry) => {
@@ -123,8 +141,12 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        let manifest = path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        let hidden = path
+            .file_name()
+            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        let manifest = path
+            .extension()
+            .is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
         if manifest && !hidden && path.is_file() {
             paths.push(path);
         }
@@ -136,9 +158,13 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     // One byte more than allowed tells a file that is too large from one that just fits.
-    fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    fs::File::open(path)?
+        .take(MAX_FILE + 1)
+        .read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE {
-        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes: split the file")));
+        return Err(io::Error::other(format!(
+            "larger than {MAX_FILE} bytes: split the file"
+        )));
     }
     Ok(text)
 }
@@ -154,9 +180,14 @@ pub struct Difference {
 
 /// Compares what is in force with what should be.
 pub fn diff(old: &BTreeMap<ObjectRef, Object>, new: &BTreeMap<ObjectRef, Object>) -> Difference {
-    let applied = new.iter().filter(|(reference, object)| old.get(reference) != Some(object));
+    let applied = new
+        .iter()
+        .filter(|(reference, object)| old.get(reference) != Some(object));
     let deleted = old.keys().filter(|reference| !new.contains_key(reference));
-    Difference { applied: applied.map(|(_, object)| object.clone()).collect(), deleted: deleted.cloned().collect() }
+    Difference {
+        applied: applied.map(|(_, object)| object.clone()).collect(),
+        deleted: deleted.cloned().collect(),
+    }
 }
 
 #[cfg(test)]

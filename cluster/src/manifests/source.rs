@@ -49,7 +49,12 @@ struct State {
 impl ManifestSource {
     /// A source that has not read anything yet.
     pub fn new(directory: PathBuf, options: LocalMesh, shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { directory, options, shared, state: Mutex::default() })
+        Arc::new(Self {
+            directory,
+            options,
+            shared,
+            state: Mutex::default(),
+        })
     }
 
     /// The directory.
@@ -130,13 +135,14 @@ impl ManifestSource {
     }
 
     fn notify(&self, wake: mpsc::Sender<()>) -> notify::Result<impl Watcher + use<>> {
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading a file is an event as well, and would wake us for our own reading.
-            if event.is_ok_and(|event| !event.kind.is_access()) {
-                // A full channel means that a reading is due anyway.
-                let _ = wake.try_send(());
-            }
-        })?;
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                // Reading a file is an event as well, and would wake us for our own reading.
+                if event.is_ok_and(|event| !event.kind.is_access()) {
+                    // A full channel means that a reading is due anyway.
+                    let _ = wake.try_send(());
+                }
+            })?;
         watcher.watch(&self.directory, RecursiveMode::NonRecursive)?;
         Ok(watcher)
     }

@@ -1,11 +1,9 @@
 //! Owns the policy.linkerd.io types for servers and authorizations as they are written (contract 10); does not own
 //! routes, and does not check what a schema cannot.
 
-use k8s_openapi::{
-    apimachinery::pkg::{
-        apis::meta::v1::{LabelSelector, ObjectMeta},
-        util::intstr::IntOrString,
-    },
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{LabelSelector, ObjectMeta},
+    util::intstr::IntOrString,
 };
 use serde::{Deserialize, Serialize};
 

@@ -17,9 +17,19 @@ impl Query for Ports {
     type Settings = ();
 
     fn answer(&self, (): &(), index: &Reader<'_>, _: Option<&Vec<u16>>) -> Vec<u16> {
-        let Some(first) = index.service(&self.0) else { return Vec::new() };
-        let next = index.service(&Name::new(&self.0.namespace, &format!("{}-next", self.0.name)));
-        first.ports.iter().chain(next.iter().flat_map(|s| &s.ports)).map(|p| p.number).collect()
+        let Some(first) = index.service(&self.0) else {
+            return Vec::new();
+        };
+        let next = index.service(&Name::new(
+            &self.0.namespace,
+            &format!("{}-next", self.0.name),
+        ));
+        first
+            .ports
+            .iter()
+            .chain(next.iter().flat_map(|s| &s.ports))
+            .map(|p| p.number)
+            .collect()
     }
 }
 
@@ -27,7 +37,9 @@ fn service(name: &str, port: u16, annotation: &str) -> Object {
     let text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, annotations: {{config.linkerd.io/opaque-ports: '{annotation}'}}}}\nspec: {{ports: [{{port: {port}}}]}}\n"
     );
-    manifests::parse(Path::new("a.yaml"), &text).expect("valid").remove(0)
+    manifests::parse(Path::new("a.yaml"), &text)
+        .expect("valid")
+        .remove(0)
 }
 
 fn web() -> Ports {
@@ -92,8 +104,14 @@ fn the_number_of_questions_is_limited() {
     let views = Views::new(Shared::new(), (), 1);
     let first = views.subscribe(web()).expect("room");
     let other = Ports(Name::new("default", "other"));
-    assert_eq!(views.subscribe(other.clone()).err(), Some(TooManyViews { limit: 1 }));
-    assert!(views.subscribe(web()).is_ok(), "the same question takes no room");
+    assert_eq!(
+        views.subscribe(other.clone()).err(),
+        Some(TooManyViews { limit: 1 })
+    );
+    assert!(
+        views.subscribe(web()).is_ok(),
+        "the same question takes no room"
+    );
     drop(first);
     assert!(views.subscribe(other).is_ok());
 }

@@ -1,8 +1,9 @@
 //! Endpoints of Services: what is announced, in which order things may come, and what goes over the wire.
 
+mod order;
+
 use std::path::Path;
 
-use proptest::prelude::*;
 use weft_cluster::{MeshSettings, Object, Shared, Views, manifests};
 
 use super::*;
@@ -19,7 +20,12 @@ fn apply(shared: &Shared, text: &str) {
 }
 
 fn query() -> EndpointsQuery {
-    EndpointsQuery { service: Name::new("default", "web"), port: 80, hostname: None, zone: None }
+    EndpointsQuery {
+        service: Name::new("default", "web"),
+        port: 80,
+        hostname: None,
+        zone: None,
+    }
 }
 
 fn settings() -> Settings {
@@ -39,7 +45,11 @@ fn known(endpoints: &Endpoints) -> &EndpointSet {
 }
 
 fn addresses(endpoints: &Endpoints) -> Vec<String> {
-    known(endpoints).addresses.keys().map(ToString::to_string).collect()
+    known(endpoints)
+        .addresses
+        .keys()
+        .map(ToString::to_string)
+        .collect()
 }
 
 const SERVICE: &str = "
@@ -89,24 +99,53 @@ fn describe(settings: &Settings, port: u16, documents: &[String]) -> WeightedAdd
     apply(&shared, &slice("a", "IPv4", port, &[at("10.1.0.1", "p")]));
     documents.iter().for_each(|text| apply(&shared, text));
     let endpoints = views.once(&query());
-    WeightedAddr::clone(known(&endpoints).addresses.values().next().expect("one endpoint"))
+    WeightedAddr::clone(
+        known(&endpoints)
+            .addresses
+            .values()
+            .next()
+            .expect("one endpoint"),
+    )
 }
 
 #[test]
 fn a_meshed_endpoint_has_all_its_fields() {
     let labels = format!("{MESHED}, pod-template-hash: abc");
     let described = describe(&settings(), 8080, &[pod("p", &labels, "")]);
-    assert_eq!(described.addr, Some(SocketAddr::from(([10, 1, 0, 1], 8080)).into()));
+    assert_eq!(
+        described.addr,
+        Some(SocketAddr::from(([10, 1, 0, 1], 8080)).into())
+    );
     assert_eq!(described.weight, 10_000);
-    let mut labels: Vec<_> = described.metric_labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let mut labels: Vec<_> = described
+        .metric_labels
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
     labels.sort();
-    assert_eq!(labels, [
-        "control_plane_ns=linkerd", "pod=p", "pod_template_hash=abc", "serviceaccount=web", "zone_locality=unknown",
-    ]);
+    assert_eq!(
+        labels,
+        [
+            "control_plane_ns=linkerd",
+            "pod=p",
+            "pod_template_hash=abc",
+            "serviceaccount=web",
+            "zone_locality=unknown",
+        ]
+    );
     let identity = described.tls_identity.expect("meshed");
-    assert_eq!(identity.server_name.expect("set").name, "web.default.serviceaccount.identity.linkerd.cluster.local");
+    assert_eq!(
+        identity.server_name.expect("set").name,
+        "web.default.serviceaccount.identity.linkerd.cluster.local"
+    );
     let keep_alive = described.http2.and_then(|h| h.keep_alive).expect("set");
-    assert_eq!((keep_alive.interval.map(|d| d.seconds), keep_alive.timeout.map(|d| d.seconds)), (Some(10), Some(3)));
+    assert_eq!(
+        (
+            keep_alive.interval.map(|d| d.seconds),
+            keep_alive.timeout.map(|d| d.seconds)
+        ),
+        (Some(10), Some(3))
+    );
     assert!(keep_alive.while_idle);
     let hint = described.protocol_hint.expect("meshed");
     assert_eq!(format!("{:?}", hint.protocol), "Some(H2(H2))");
@@ -123,11 +162,21 @@ fn hints_follow_pod_port_and_mode() {
             Some(linkerd2_proxy_api::destination::protocol_hint::Protocol::H2(_)) => "h2",
             Some(linkerd2_proxy_api::destination::protocol_hint::Protocol::Opaque(_)) => "opaque",
         };
-        (protocol, hint.opaque_transport.map(|t| t.inbound_port), described.tls_identity.is_some())
+        (
+            protocol,
+            hint.opaque_transport.map(|t| t.inbound_port),
+            described.tls_identity.is_some(),
+        )
     };
     let header = settings();
-    let transparent = Settings { outbound_transport: crate::OutboundTransport::Transparent, ..settings() };
-    let no_upgrade = Settings { enable_h2_upgrade: false, ..settings() };
+    let transparent = Settings {
+        outbound_transport: crate::OutboundTransport::Transparent,
+        ..settings()
+    };
+    let no_upgrade = Settings {
+        enable_h2_upgrade: false,
+        ..settings()
+    };
     let server = "apiVersion: policy.linkerd.io/v1beta3
 kind: Server
 metadata: {name: s}
@@ -137,18 +186,90 @@ spec: {podSelector: {matchLabels: {app: web}}, port: app, proxyProtocol: opaque}
     let skipped = "config.linkerd.io/skip-inbound-ports: '8080'";
     let foreign = ", linkerd.io/control-plane-ns: other";
     for (name, settings, port, documents, expected) in [
-        ("meshed", &header, 8080, vec![pod("p", MESHED, "")], ("h2", Some(4143), true)),
-        ("transparent", &transparent, 8080, vec![pod("p", MESHED, "")], ("h2", None, true)),
-        ("transparent, opaque", &transparent, 8080, vec![pod("p", MESHED, opaque)], ("opaque", Some(4143), true)),
-        ("no upgrade", &no_upgrade, 8080, vec![pod("p", MESHED, "")], ("none", Some(4143), true)),
-        ("named opaque port", &header, 8080, vec![pod("p", MESHED, opaque)], ("opaque", Some(4143), true)),
-        ("default opaque port", &header, 3306, vec![pod("p", MESHED, "")], ("opaque", Some(4143), true)),
-        ("annotation replaces default", &header, 3306, vec![pod("p", MESHED, opaque)], ("h2", Some(4143), true)),
-        ("opaque Server", &header, 8080, vec![pod("p", MESHED, ""), server.to_owned()], ("opaque", Some(4143), true)),
-        ("admin port", &header, 4191, vec![pod("p", MESHED, "")], ("h2", None, true)),
-        ("skipped port", &header, 8080, vec![pod("p", MESHED, skipped)], ("none", None, false)),
-        ("not meshed", &header, 8080, vec![pod("p", "", "")], ("none", None, false)),
-        ("foreign control plane", &header, 8080, vec![pod("p", foreign, "")], ("h2", Some(4143), false)),
+        (
+            "meshed",
+            &header,
+            8080,
+            vec![pod("p", MESHED, "")],
+            ("h2", Some(4143), true),
+        ),
+        (
+            "transparent",
+            &transparent,
+            8080,
+            vec![pod("p", MESHED, "")],
+            ("h2", None, true),
+        ),
+        (
+            "transparent, opaque",
+            &transparent,
+            8080,
+            vec![pod("p", MESHED, opaque)],
+            ("opaque", Some(4143), true),
+        ),
+        (
+            "no upgrade",
+            &no_upgrade,
+            8080,
+            vec![pod("p", MESHED, "")],
+            ("none", Some(4143), true),
+        ),
+        (
+            "named opaque port",
+            &header,
+            8080,
+            vec![pod("p", MESHED, opaque)],
+            ("opaque", Some(4143), true),
+        ),
+        (
+            "default opaque port",
+            &header,
+            3306,
+            vec![pod("p", MESHED, "")],
+            ("opaque", Some(4143), true),
+        ),
+        (
+            "annotation replaces default",
+            &header,
+            3306,
+            vec![pod("p", MESHED, opaque)],
+            ("h2", Some(4143), true),
+        ),
+        (
+            "opaque Server",
+            &header,
+            8080,
+            vec![pod("p", MESHED, ""), server.to_owned()],
+            ("opaque", Some(4143), true),
+        ),
+        (
+            "admin port",
+            &header,
+            4191,
+            vec![pod("p", MESHED, "")],
+            ("h2", None, true),
+        ),
+        (
+            "skipped port",
+            &header,
+            8080,
+            vec![pod("p", MESHED, skipped)],
+            ("none", None, false),
+        ),
+        (
+            "not meshed",
+            &header,
+            8080,
+            vec![pod("p", "", "")],
+            ("none", None, false),
+        ),
+        (
+            "foreign control plane",
+            &header,
+            8080,
+            vec![pod("p", foreign, "")],
+            ("h2", Some(4143), false),
+        ),
         ("pod unknown", &header, 8080, vec![], ("none", None, false)),
     ] {
         assert_eq!(hint(settings, port, &documents), expected, "{name}");
@@ -162,11 +283,29 @@ fn ports_go_by_name_and_port_0_is_never_sent() {
     apply(&shared, SERVICE);
     apply(&shared, &slice("a", "IPv4", 8080, &[at("10.1.0.1", "v1")]));
     apply(&shared, &slice("b", "IPv4", 9090, &[at("10.1.0.2", "v2")]));
-    let unready = slice("c", "IPv4", 1, &[at("10.1.0.3", "v3")]).replace("{name: http, port: 1}", "{name: http}, {name: admin, port: 81}");
+    let unready = slice("c", "IPv4", 1, &[at("10.1.0.3", "v3")]).replace(
+        "{name: http, port: 1}",
+        "{name: http}, {name: admin, port: 81}",
+    );
     apply(&shared, &unready);
-    assert_eq!(addresses(&views.once(&query())), ["10.1.0.1:8080", "10.1.0.2:9090"]);
-    assert_eq!(addresses(&views.once(&EndpointsQuery { port: 81, ..query() })), ["10.1.0.3:81"]);
-    assert!(addresses(&views.once(&EndpointsQuery { port: 82, ..query() })).is_empty());
+    assert_eq!(
+        addresses(&views.once(&query())),
+        ["10.1.0.1:8080", "10.1.0.2:9090"]
+    );
+    assert_eq!(
+        addresses(&views.once(&EndpointsQuery {
+            port: 81,
+            ..query()
+        })),
+        ["10.1.0.3:81"]
+    );
+    assert!(
+        addresses(&views.once(&EndpointsQuery {
+            port: 82,
+            ..query()
+        }))
+        .is_empty()
+    );
 }
 
 #[test]
@@ -179,19 +318,43 @@ fn only_ready_endpoints_and_their_host_names() {
         "{addresses: [10.1.0.3], hostname: web-1}".to_owned(),
     ];
     apply(&shared, &slice("a", "IPv4", 80, &endpoints));
-    assert_eq!(addresses(&views.once(&query())), ["10.1.0.2:80", "10.1.0.3:80"]);
-    let one = EndpointsQuery { hostname: Some("web-1".into()), ..query() };
+    assert_eq!(
+        addresses(&views.once(&query())),
+        ["10.1.0.2:80", "10.1.0.3:80"]
+    );
+    let one = EndpointsQuery {
+        hostname: Some("web-1".into()),
+        ..query()
+    };
     assert_eq!(addresses(&views.once(&one)), ["10.1.0.3:80"]);
 }
 
 #[test]
 fn families() {
     let both = |ipv6| {
-        let (shared, views) =
-            views(Settings::new(MeshSettings { enable_ipv6: ipv6, ..MeshSettings::default() }));
+        let (shared, views) = views(Settings::new(MeshSettings {
+            enable_ipv6: ipv6,
+            ..MeshSettings::default()
+        }));
         apply(&shared, SERVICE);
-        apply(&shared, &slice("six", "IPv6", 80, &[at("fd00::1", "p1"), at("fd00::2", "p2")]));
-        apply(&shared, &slice("four", "IPv4", 80, &[at("10.1.0.1", "p1"), at("10.1.0.3", "p3")]));
+        apply(
+            &shared,
+            &slice(
+                "six",
+                "IPv6",
+                80,
+                &[at("fd00::1", "p1"), at("fd00::2", "p2")],
+            ),
+        );
+        apply(
+            &shared,
+            &slice(
+                "four",
+                "IPv4",
+                80,
+                &[at("10.1.0.1", "p1"), at("10.1.0.3", "p3")],
+            ),
+        );
         addresses(&views.once(&query()))
     };
     assert_eq!(both(true), ["10.1.0.3:80", "[fd00::1]:80", "[fd00::2]:80"]);
@@ -205,15 +368,50 @@ fn zone_hints_count_only_if_all_have_them_and_never_leave_nothing() {
     let hinted = |address: &str, zone: &str| {
         format!("{{addresses: [{address}], zone: {zone}, hints: {{forZones: [{{name: {zone}}}]}}}}")
     };
-    let in_zone = |zone: &str| addresses(&views.once(&EndpointsQuery { zone: Some(zone.into()), ..query() }));
-    apply(&shared, &slice("a", "IPv4", 80, &[hinted("10.1.0.1", "a"), hinted("10.1.0.2", "b")]));
+    let in_zone = |zone: &str| {
+        addresses(&views.once(&EndpointsQuery {
+            zone: Some(zone.into()),
+            ..query()
+        }))
+    };
+    apply(
+        &shared,
+        &slice(
+            "a",
+            "IPv4",
+            80,
+            &[hinted("10.1.0.1", "a"), hinted("10.1.0.2", "b")],
+        ),
+    );
     assert_eq!(in_zone("a"), ["10.1.0.1:80"]);
-    assert_eq!(in_zone("c"), ["10.1.0.1:80", "10.1.0.2:80"], "a zone without endpoints");
-    assert_eq!(addresses(&views.once(&query())).len(), 2, "a caller of unknown zone");
+    assert_eq!(
+        in_zone("c"),
+        ["10.1.0.1:80", "10.1.0.2:80"],
+        "a zone without endpoints"
+    );
+    assert_eq!(
+        addresses(&views.once(&query())).len(),
+        2,
+        "a caller of unknown zone"
+    );
     // Case L09: the hints go, and traffic spreads again.
-    apply(&shared, &slice("a", "IPv4", 80, &[hinted("10.1.0.1", "a"), "{addresses: [10.1.0.2], zone: b}".to_owned()]));
+    apply(
+        &shared,
+        &slice(
+            "a",
+            "IPv4",
+            80,
+            &[
+                hinted("10.1.0.1", "a"),
+                "{addresses: [10.1.0.2], zone: b}".to_owned(),
+            ],
+        ),
+    );
     assert_eq!(in_zone("a").len(), 2);
-    let endpoints = views.once(&EndpointsQuery { zone: Some("a".into()), ..query() });
+    let endpoints = views.once(&EndpointsQuery {
+        zone: Some("a".into()),
+        ..query()
+    });
     let locality = |endpoint: &Arc<WeightedAddr>| endpoint.metric_labels["zone_locality"].clone();
     let localities: Vec<String> = known(&endpoints).addresses.values().map(locality).collect();
     assert_eq!(localities, ["local", "remote"]);
@@ -233,14 +431,17 @@ impl Client {
             update::Update::Add(set) => {
                 assert_eq!(set.metric_labels["service"], "web");
                 for endpoint in set.addrs {
-                    let address = SocketAddr::try_from(endpoint.addr.clone().expect("set")).expect("valid");
+                    let address = SocketAddr::try_from(endpoint.addr.expect("set")).expect("valid");
                     self.endpoints.insert(address, endpoint);
                 }
             }
             update::Update::Remove(set) => {
                 for address in set.addrs {
                     let address = SocketAddr::try_from(address).expect("valid");
-                    assert!(self.endpoints.remove(&address).is_some(), "{address} was not known");
+                    assert!(
+                        self.endpoints.remove(&address).is_some(),
+                        "{address} was not known"
+                    );
                 }
             }
             update::Update::NoEndpoints(_) => panic!("never sent"),
@@ -264,7 +465,9 @@ fn one_add_then_differences_and_nothing_for_equal_updates() {
     client.drain(&mut stream);
     assert_eq!(client.messages, 0, "silent without endpoints");
 
-    let many: Vec<String> = (1..=100).map(|i| at(&format!("10.1.0.{i}"), &format!("p{i}"))).collect();
+    let many: Vec<String> = (1..=100)
+        .map(|i| at(&format!("10.1.0.{i}"), &format!("p{i}")))
+        .collect();
     apply(&shared, &slice("a", "IPv4", 80, &many));
     client.drain(&mut stream);
     assert_eq!((client.messages, client.endpoints.len()), (1, 100));
@@ -284,7 +487,11 @@ fn one_add_then_differences_and_nothing_for_equal_updates() {
     apply(&shared, &pod("p7", MESHED, ""));
     client.drain(&mut stream);
     assert_eq!((client.messages, client.endpoints.len()), (3, 50));
-    assert!(client.endpoints[&SocketAddr::from(([10, 1, 0, 7], 80))].tls_identity.is_some());
+    assert!(
+        client.endpoints[&SocketAddr::from(([10, 1, 0, 7], 80))]
+            .tls_identity
+            .is_some()
+    );
 
     // Empty means empty (case L07), also when the Service goes and comes.
     shared.delete(&objects(SERVICE)[0].reference());
@@ -302,8 +509,9 @@ fn a_slow_client_gets_the_newest_state_in_one_step() {
     apply(&shared, SERVICE);
     let (mut slow, _) = GetStream::new(views.subscribe(query()).expect("room"));
     for round in 0..200 {
-        let endpoints: Vec<String> =
-            (0..20).map(|i| at(&format!("10.1.{}.{i}", round % 7), &format!("p{i}"))).collect();
+        let endpoints: Vec<String> = (0..20)
+            .map(|i| at(&format!("10.1.{}.{i}", round % 7), &format!("p{i}")))
+            .collect();
         apply(&shared, &slice("a", "IPv4", 80, &endpoints));
     }
     let mut client = Client::default();
@@ -311,7 +519,9 @@ fn a_slow_client_gets_the_newest_state_in_one_step() {
     assert_eq!((client.messages, client.endpoints.len()), (1, 20));
     // What a stream holds is the state it sent last and at most the messages of one change.
     assert!(slow.pending.is_empty());
-    let Endpoints::Known(set) = views.once(&query()) else { panic!("known") };
+    let Endpoints::Known(set) = views.once(&query()) else {
+        panic!("known")
+    };
     assert_eq!(*slow.sent, *set);
 }
 
@@ -319,7 +529,9 @@ fn a_slow_client_gets_the_newest_state_in_one_step() {
 fn large_sets_are_sent_in_parts() {
     let (shared, views) = views(settings());
     apply(&shared, SERVICE);
-    let many: Vec<String> = (0..5_000).map(|i| format!("{{addresses: [10.1.{}.{}]}}", i / 250, i % 250)).collect();
+    let many: Vec<String> = (0..5_000)
+        .map(|i| format!("{{addresses: [10.1.{}.{}]}}", i / 250, i % 250))
+        .collect();
     apply(&shared, &slice("a", "IPv4", 80, &many));
     let (mut stream, _) = GetStream::new(views.subscribe(query()).expect("room"));
     let mut client = Client::default();
@@ -344,95 +556,4 @@ fn unchanged_endpoints_are_not_described_anew() {
         .map(|(a, b)| Arc::ptr_eq(a, b))
         .collect();
     assert_eq!(pairs, [true, false]);
-}
-
-/// A change of one of four slices (two of them IPv6), or of one of six pods.
-#[derive(Clone, Debug)]
-enum Step {
-    Slice(usize, Vec<usize>),
-    NoSlice(usize),
-    Pod(usize, bool),
-    NoPod(usize),
-    Service(bool),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let pods = prop::collection::vec(0..6usize, 0..5);
-    prop_oneof![
-        4 => (0..4usize, pods).prop_map(|(slice, pods)| Step::Slice(slice, pods)),
-        2 => (0..4usize).prop_map(Step::NoSlice),
-        2 => (0..6usize, any::<bool>()).prop_map(|(pod, meshed)| Step::Pod(pod, meshed)),
-        1 => (0..6usize).prop_map(Step::NoPod),
-        1 => any::<bool>().prop_map(Step::Service),
-    ]
-}
-
-impl Step {
-    fn text(&self) -> (String, bool) {
-        let slice_text = |index: usize, pods: &[usize]| {
-            let six = index % 2 == 1;
-            let address = |pod: &usize| if six { format!("fd00::{pod}") } else { format!("10.1.0.{pod}") };
-            let endpoints: Vec<String> = pods.iter().map(|p| at(&address(p), &format!("p{p}"))).collect();
-            slice(&format!("s{index}"), if six { "IPv6" } else { "IPv4" }, 80, &endpoints)
-        };
-        match self {
-            Self::Slice(index, pods) => (slice_text(*index, pods), true),
-            Self::NoSlice(index) => (slice_text(*index, &[]), false),
-            Self::Pod(index, meshed) => (pod(&format!("p{index}"), if *meshed { MESHED } else { "" }, ""), true),
-            Self::NoPod(index) => (pod(&format!("p{index}"), "", ""), false),
-            Self::Service(there) => (SERVICE.to_owned(), *there),
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
-    /// Cases D01 and D03: whatever the order of events, the watched state and what a client has made of the messages are
-    /// what somebody who sees only the final objects, in any order, gets.
-    #[test]
-    fn the_order_of_events_does_not_matter(
-        steps in prop::collection::vec(step(), 1..40),
-        seed in any::<u64>(),
-        ipv6 in any::<bool>(),
-    ) {
-        let settings = || Settings::new(MeshSettings { enable_ipv6: ipv6, ..MeshSettings::default() });
-        let (shared, watched) = views(settings());
-        let mut client = Client::default();
-        let (mut stream, _) = GetStream::new(watched.subscribe(query()).expect("room"));
-        let mut last = BTreeMap::new();
-        for (index, step) in steps.iter().enumerate() {
-            let (text, there) = step.text();
-            let object = objects(&text).remove(0);
-            if there {
-                shared.apply(&object);
-                last.insert(object.reference(), object);
-            } else {
-                shared.delete(&object.reference());
-                last.remove(&object.reference());
-            }
-            // The client reads now and then.
-            if (seed >> (index % 64)) & 1 == 1 {
-                client.drain(&mut stream);
-            }
-        }
-        client.drain(&mut stream);
-
-        let (fresh, once) = views(settings());
-        let mut remaining: Vec<Object> = last.into_values().collect();
-        let mut random = seed;
-        while !remaining.is_empty() {
-            let index = usize::try_from(random % remaining.len() as u64).expect("small");
-            random = random.rotate_left(7) ^ 0x9e37_79b9;
-            fresh.apply(&remaining.swap_remove(index));
-        }
-        let expected = match once.once(&query()) {
-            Endpoints::Known(set) => set,
-            _ => Arc::default(),
-        };
-        prop_assert_eq!(&watched.once(&query()), &once.once(&query()));
-        let held: BTreeMap<SocketAddr, WeightedAddr> =
-            expected.addresses.iter().map(|(a, e)| (*a, WeightedAddr::clone(e))).collect();
-        prop_assert_eq!(client.endpoints, held);
-    }
 }

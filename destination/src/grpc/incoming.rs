@@ -22,12 +22,21 @@ use tonic::transport::server::Connected;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of a listener, at most `limit` at a time.
-pub(super) fn limited(listener: TcpListener, limit: usize) -> impl Stream<Item = io::Result<Connection>> {
+pub(super) fn limited(
+    listener: TcpListener,
+    limit: usize,
+) -> impl Stream<Item = io::Result<Connection>> {
     let places = Arc::new(Semaphore::new(limit));
     stream::unfold((listener, places), |(listener, places)| async move {
         let permit = Arc::clone(&places).acquire_owned().await.ok()?;
         let stream = accept(&listener).await;
-        Some((Ok(Connection { stream, _permit: permit }), (listener, places)))
+        Some((
+            Ok(Connection {
+                stream,
+                _permit: permit,
+            }),
+            (listener, places),
+        ))
     })
 }
 
@@ -64,13 +73,21 @@ impl Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 

@@ -59,18 +59,51 @@ impl Metrics {
     /// Adds the metrics to a registry; once per registry.
     pub fn register(registry: &Registry) -> Self {
         let metrics = Self::default();
-        registry.register("grpc_server_started", "Calls started", metrics.started.clone());
-        registry.register("grpc_server_handled", "Calls ended, by code", metrics.handled.clone());
-        registry.register("grpc_server_handling_seconds", "Time from start to end of calls", metrics.handling.clone());
-        registry.register("grpc_server_msg_received", "Messages received", metrics.received.clone());
-        registry.register("grpc_server_msg_sent", "Messages sent", metrics.sent.clone());
-        registry.register("grpc_server_open_streams", "Calls that have not ended", metrics.open.clone());
+        registry.register(
+            "grpc_server_started",
+            "Calls started",
+            metrics.started.clone(),
+        );
+        registry.register(
+            "grpc_server_handled",
+            "Calls ended, by code",
+            metrics.handled.clone(),
+        );
+        registry.register(
+            "grpc_server_handling_seconds",
+            "Time from start to end of calls",
+            metrics.handling.clone(),
+        );
+        registry.register(
+            "grpc_server_msg_received",
+            "Messages received",
+            metrics.received.clone(),
+        );
+        registry.register(
+            "grpc_server_msg_sent",
+            "Messages sent",
+            metrics.sent.clone(),
+        );
+        registry.register(
+            "grpc_server_open_streams",
+            "Calls that have not ended",
+            metrics.open.clone(),
+        );
         metrics
     }
 
     /// Counts the start of a call and its one request message.
-    pub(super) fn start(&self, service: &'static str, method: &'static str, kind: &'static str) -> Call {
-        let labels = Method { grpc_service: service, grpc_method: method, grpc_type: kind };
+    pub(super) fn start(
+        &self,
+        service: &'static str,
+        method: &'static str,
+        kind: &'static str,
+    ) -> Call {
+        let labels = Method {
+            grpc_service: service,
+            grpc_method: method,
+            grpc_type: kind,
+        };
         self.started.resolve(&labels).inc();
         self.received.resolve(&labels).inc();
         let open = self.open.resolve(&labels);
@@ -109,8 +142,17 @@ impl Call {
         if self.finished.swap(true, Ordering::Relaxed) {
             return;
         }
-        let Method { grpc_service, grpc_method, grpc_type } = self.labels;
-        let labels = Handled { grpc_service, grpc_method, grpc_type, grpc_code: code_name(code) };
+        let Method {
+            grpc_service,
+            grpc_method,
+            grpc_type,
+        } = self.labels;
+        let labels = Handled {
+            grpc_service,
+            grpc_method,
+            grpc_type,
+            grpc_code: code_name(code),
+        };
         self.handled.resolve(&labels).inc();
         self.handling.observe(self.started.elapsed().as_secs_f64());
         self.open.dec();

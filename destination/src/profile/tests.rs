@@ -46,11 +46,18 @@ fn views() -> (Arc<Shared>, Arc<Views<ProfileQuery>>) {
     for object in manifests::parse(Path::new("test.yaml"), OBJECTS).expect("valid") {
         assert_eq!(shared.apply(&object).invalid, []);
     }
-    (Arc::clone(&shared), Views::new(shared, Settings::new(MeshSettings::default()), 100))
+    (
+        Arc::clone(&shared),
+        Views::new(shared, Settings::new(MeshSettings::default()), 100),
+    )
 }
 
 fn query(target: ProfileTarget, port: u16) -> ProfileQuery {
-    ProfileQuery { target, port, zone: None }
+    ProfileQuery {
+        target,
+        port,
+        zone: None,
+    }
 }
 
 fn ask(target: ProfileTarget, port: u16) -> DestinationProfile {
@@ -75,15 +82,30 @@ fn services_by_address_and_by_name() {
     assert_eq!(by_ip.fully_qualified_name, "web.default.svc.cluster.local");
     assert!(!by_ip.opaque_protocol && by_ip.endpoint.is_none());
     let budget = by_ip.retry_budget.expect("set");
-    assert_eq!((budget.retry_ratio, budget.min_retries_per_second, budget.ttl.map(|t| t.seconds)), (0.2, 10, Some(10)));
-    let Some(meta::metadata::Kind::Resource(parent)) = by_ip.parent_ref.and_then(|m| m.kind) else { panic!("a resource") };
-    assert_eq!((&*parent.group, &*parent.kind, &*parent.name, parent.port), ("core", "Service", "web", 80));
+    assert_eq!(
+        (
+            budget.retry_ratio,
+            budget.min_retries_per_second,
+            budget.ttl.map(|t| t.seconds)
+        ),
+        (0.2, 10, Some(10))
+    );
+    let Some(meta::metadata::Kind::Resource(parent)) = by_ip.parent_ref.and_then(|m| m.kind) else {
+        panic!("a resource")
+    };
+    assert_eq!(
+        (&*parent.group, &*parent.kind, &*parent.name, parent.port),
+        ("core", "Service", "web", 80)
+    );
 }
 
 #[test]
 fn opaque_ports_of_services() {
     assert!(ask(name("web"), 81).opaque_protocol, "by annotation");
-    assert!(!ask(name("web"), 3306).opaque_protocol, "the annotation replaces the default list");
+    assert!(
+        !ask(name("web"), 3306).opaque_protocol,
+        "the annotation replaces the default list"
+    );
     assert!(ask(name("db"), 3306).opaque_protocol, "by the default list");
 }
 
@@ -100,15 +122,25 @@ fn endpoints_have_no_name() {
     assert_eq!(pod.fully_qualified_name, "");
     assert!(pod.retry_budget.is_some() && !pod.opaque_protocol);
     let endpoint = pod.endpoint.expect("set");
-    assert_eq!(endpoint.addr, Some(SocketAddr::from(([10, 1, 0, 1], 8080)).into()));
+    assert_eq!(
+        endpoint.addr,
+        Some(SocketAddr::from(([10, 1, 0, 1], 8080)).into())
+    );
     assert!(endpoint.tls_identity.is_some());
     assert!(ask(ip("10.1.0.1"), 9000).opaque_protocol);
 
-    let by_hostname = ask(ProfileTarget::Hostname(Name::new("default", "web"), "web-0".into()), 80);
+    let by_hostname = ask(
+        ProfileTarget::Hostname(Name::new("default", "web"), "web-0".into()),
+        80,
+    );
     assert_eq!(by_hostname.endpoint, Some(endpoint));
 
     let unknown = ask(ip("10.1.0.99"), 8080);
-    let bare = WeightedAddr { addr: Some(SocketAddr::from(([10, 1, 0, 99], 8080)).into()), weight: 10_000, ..Default::default() };
+    let bare = WeightedAddr {
+        addr: Some(SocketAddr::from(([10, 1, 0, 99], 8080)).into()),
+        weight: 10_000,
+        ..Default::default()
+    };
     assert_eq!(unknown.endpoint, Some(bare));
 }
 
@@ -116,21 +148,39 @@ fn endpoints_have_no_name() {
 fn refusals() {
     let (_, views) = views();
     let conflict = views.once(&query(ip("10.96.0.12"), 80));
-    assert_eq!(message(&conflict).expect_err("two Services").code(), tonic::Code::FailedPrecondition);
+    assert_eq!(
+        message(&conflict).expect_err("two Services").code(),
+        tonic::Code::FailedPrecondition
+    );
     let host = ProfileTarget::Hostname(Name::new("default", "web"), "web-9".into());
-    assert_eq!(message(&views.once(&query(host, 80))).expect_err("no such pod").code(), tonic::Code::NotFound);
+    assert_eq!(
+        message(&views.once(&query(host, 80)))
+            .expect_err("no such pod")
+            .code(),
+        tonic::Code::NotFound
+    );
 }
 
 #[tokio::test]
 async fn an_address_may_become_a_service_and_back() {
     let (shared, views) = views();
-    let mut stream = ProfileStream::new(views.subscribe(query(ip("10.96.0.50"), 80)).expect("room")).expect("known");
+    let mut stream =
+        ProfileStream::new(views.subscribe(query(ip("10.96.0.50"), 80)).expect("room"))
+            .expect("known");
     assert!(stream.next().await.expect("open").endpoint.is_some());
     let text = "apiVersion: v1\nkind: Service\nmetadata: {name: new}\nspec: {clusterIP: 10.96.0.50, ports: [{port: 80}]}\n";
-    let new = manifests::parse(Path::new("test.yaml"), text).expect("valid").remove(0);
+    let new = manifests::parse(Path::new("test.yaml"), text)
+        .expect("valid")
+        .remove(0);
     shared.apply(&new);
-    assert_eq!(stream.next().await.expect("open").fully_qualified_name, "new.default.svc.cluster.local");
+    assert_eq!(
+        stream.next().await.expect("open").fully_qualified_name,
+        "new.default.svc.cluster.local"
+    );
     shared.delete(&new.reference());
     assert!(stream.next().await.expect("open").endpoint.is_some());
-    assert_eq!(futures_util::FutureExt::now_or_never(stream.next()).map(|_| ()), None);
+    assert_eq!(
+        futures_util::FutureExt::now_or_never(stream.next()).map(|_| ()),
+        None
+    );
 }

@@ -12,9 +12,16 @@ use crate::wire;
 impl Parent<'_> {
     /// The routes of this client; without any, everything goes to the Service.
     pub(super) fn http_routes(&self) -> Vec<api::HttpRoute> {
-        let mut routes: Vec<_> = self.attached().into_iter().map(|route| self.http_route(route)).collect();
+        let mut routes: Vec<_> = self
+            .attached()
+            .into_iter()
+            .map(|route| self.http_route(route))
+            .collect();
         if routes.is_empty() {
-            let mut route = default_route("http", backends::service(self.settings, self.name, self.port));
+            let mut route = default_route(
+                "http",
+                backends::service(self.settings, self.name, self.port),
+            );
             for rule in &mut route.rules {
                 self.limit(rule, self.service.timeouts.unwrap_or_default());
             }
@@ -27,7 +34,11 @@ impl Parent<'_> {
         api::HttpRoute {
             metadata: Some(wire::route_meta(route)),
             hosts: wire::hosts(&route.hosts),
-            rules: route.rules.iter().map(|rule| self.rule(route, rule)).collect(),
+            rules: route
+                .rules
+                .iter()
+                .map(|rule| self.rule(route, rule))
+                .collect(),
         }
     }
 
@@ -35,9 +46,15 @@ impl Parent<'_> {
         let distribution = if rule.backends.is_empty() {
             first_available(backends::service(self.settings, self.name, self.port))
         } else {
-            let backends = rule.backends.iter().map(|backend| self.backend(backend)).collect();
+            let backends = rule
+                .backends
+                .iter()
+                .map(|backend| self.backend(backend))
+                .collect();
             let random = rules::distribution::RandomAvailable { backends };
-            rules::Distribution { kind: Some(rules::distribution::Kind::RandomAvailable(random)) }
+            rules::Distribution {
+                kind: Some(rules::distribution::Kind::RandomAvailable(random)),
+            }
         };
         let mut message = rules::Rule {
             matches: wire::matches(&rule.matches),
@@ -54,7 +71,11 @@ impl Parent<'_> {
     fn timeouts(&self, route: &Route, rule: &RouteRule) -> RouteTimeouts {
         let mut timeouts = route.timeouts.unwrap_or_default();
         timeouts.request = timeouts.request.or(rule.request_timeout);
-        if timeouts == RouteTimeouts::default() { self.service.timeouts.unwrap_or_default() } else { timeouts }
+        if timeouts == RouteTimeouts::default() {
+            self.service.timeouts.unwrap_or_default()
+        } else {
+            timeouts
+        }
     }
 
     #[expect(deprecated, reason = "older proxies read only requestTimeout")]
@@ -73,15 +94,24 @@ impl Parent<'_> {
         let (message, fault) = match backend.port {
             _ if kind != "Service" => {
                 let fault = format!("backend {name} is a {kind}, only a Service can be one");
-                (backends::unreachable(wire::default_meta("invalid")), Some(fault))
+                (
+                    backends::unreachable(wire::default_meta("invalid")),
+                    Some(fault),
+                )
             }
             None => {
                 let fault = format!("backend Service {name} is given without a port");
-                (backends::unreachable(wire::default_meta("invalid")), Some(fault))
+                (
+                    backends::unreachable(wire::default_meta("invalid")),
+                    Some(fault),
+                )
             }
             Some(port) if self.index.service(name).is_none() => {
                 let fault = format!("backend Service {name} does not exist");
-                (backends::unreachable(wire::service_meta(name, port)), Some(fault))
+                (
+                    backends::unreachable(wire::service_meta(name, port)),
+                    Some(fault),
+                )
             }
             Some(port) => (backends::service(self.settings, name, port), None),
         };
@@ -89,8 +119,15 @@ impl Parent<'_> {
             Some(fault) => vec![fail(fault)],
             None => backend.filters.iter().map(filter).collect(),
         };
-        let backend_message = rules::RouteBackend { backend: Some(message), filters, ..Default::default() };
-        rules::WeightedRouteBackend { backend: Some(backend_message), weight: backend.weight }
+        let backend_message = rules::RouteBackend {
+            backend: Some(message),
+            filters,
+            ..Default::default()
+        };
+        rules::WeightedRouteBackend {
+            backend: Some(backend_message),
+            weight: backend.weight,
+        }
     }
 }
 
@@ -101,19 +138,32 @@ pub(super) fn default_route(name: &str, backend: api::Backend) -> api::HttpRoute
         backends: Some(first_available(backend)),
         ..rules::Rule::default()
     };
-    api::HttpRoute { metadata: Some(wire::default_meta(name)), hosts: Vec::new(), rules: vec![rule] }
+    api::HttpRoute {
+        metadata: Some(wire::default_meta(name)),
+        hosts: Vec::new(),
+        rules: vec![rule],
+    }
 }
 
 fn first_available(backend: api::Backend) -> rules::Distribution {
-    let backends = vec![rules::RouteBackend { backend: Some(backend), ..rules::RouteBackend::default() }];
+    let backends = vec![rules::RouteBackend {
+        backend: Some(backend),
+        ..rules::RouteBackend::default()
+    }];
     let first = rules::distribution::FirstAvailable { backends };
-    rules::Distribution { kind: Some(rules::distribution::Kind::FirstAvailable(first)) }
+    rules::Distribution {
+        kind: Some(rules::distribution::Kind::FirstAvailable(first)),
+    }
 }
 
 fn filter(filter: &RouteFilter) -> rules::Filter {
     let kind = match filter {
-        RouteFilter::RequestHeaders(f) => rules::filter::Kind::RequestHeaderModifier(wire::request_headers(f)),
-        RouteFilter::ResponseHeaders(f) => rules::filter::Kind::ResponseHeaderModifier(wire::response_headers(f)),
+        RouteFilter::RequestHeaders(f) => {
+            rules::filter::Kind::RequestHeaderModifier(wire::request_headers(f))
+        }
+        RouteFilter::ResponseHeaders(f) => {
+            rules::filter::Kind::ResponseHeaderModifier(wire::response_headers(f))
+        }
         RouteFilter::Redirect(f) => rules::filter::Kind::Redirect(wire::redirect(f)),
     };
     rules::Filter { kind: Some(kind) }
@@ -121,6 +171,12 @@ fn filter(filter: &RouteFilter) -> rules::Filter {
 
 /// A backend that cannot be reached takes its share of requests and fails them.
 fn fail(message: String) -> rules::Filter {
-    let injector = HttpFailureInjector { status: 500, message, ratio: None };
-    rules::Filter { kind: Some(rules::filter::Kind::FailureInjector(injector)) }
+    let injector = HttpFailureInjector {
+        status: 500,
+        message,
+        ratio: None,
+    };
+    rules::Filter {
+        kind: Some(rules::filter::Kind::FailureInjector(injector)),
+    }
 }

@@ -10,6 +10,7 @@ use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -17,6 +18,8 @@ use std::time::Instant;
 pub struct Body {
     kind: Kind,
     observer: Option<Box<Observer>>,
+    /// Set when the body has been read to its end.
+    ended: Option<Arc<AtomicBool>>,
 }
 
 enum Kind {
@@ -122,6 +125,13 @@ impl Body {
         self
     }
 
+    /// A flag that is set when this body has been read to its end.
+    pub fn watch_end(&mut self) -> Arc<AtomicBool> {
+        let ended = Arc::new(AtomicBool::new(self.is_end_stream()));
+        self.ended = Some(ended.clone());
+        ended
+    }
+
     /// Whether this body is known to hold nothing.
     pub fn is_empty(&self) -> bool {
         matches!(self.kind, Kind::Empty) || self.is_end_stream()
@@ -156,6 +166,7 @@ impl From<Kind> for Body {
         Self {
             kind,
             observer: None,
+            ended: None,
         }
     }
 }
@@ -211,6 +222,11 @@ impl http_body::Body for Body {
         let frame = ready!(this.poll_kind(cx));
         if this.observer.is_some() {
             this.observe(&frame);
+        }
+        if this.ended.is_some() && (frame.is_none() || this.is_end_stream())
+            && let Some(ended) = this.ended.take()
+        {
+            ended.store(true, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }

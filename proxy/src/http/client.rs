@@ -238,12 +238,18 @@ impl Client {
             };
             // Case P16: a server may close an idle connection as we use it.
             let again = if reused { replay(&request, true) } else { None };
-            let bodiless = request.body().is_empty();
             if super::headers::is_upgrade(&request) {
                 connection.detach();
             }
+            let sent = match request.body().is_empty() {
+                true => None,
+                false => Some(request.body_mut().watch_end()),
+            };
             let error = match connection.send(request).await {
-                Ok(response) => return Ok(self.response(response, connection, bodiless)),
+                Ok(response) => {
+                    let sent = sent.is_none_or(|sent| sent.load(Ordering::Relaxed));
+                    return Ok(self.response(response, connection, sent));
+                }
                 Err(error) => error,
             };
             request = match (error, again) {
@@ -387,3 +393,6 @@ async fn sweep(idle: Weak<IdleConnections>, timeout: Duration) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

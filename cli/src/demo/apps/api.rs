@@ -38,13 +38,24 @@ pub struct ApiArgs {
 }
 
 /// Serves until `stop`; calls under way are finished.
-pub async fn run(args: ApiArgs, tally: Tally, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(
+    args: ApiArgs,
+    tally: Tally,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.listen).await?;
     tally.working();
     let delay = Duration::from_millis(args.delay_ms);
-    let api = Api { store: args.store, delay, tally, idle: Mutex::default() };
+    let api = Api {
+        store: args.store,
+        delay,
+        tally,
+        idle: Mutex::default(),
+    };
     let server = Server::builder().add_service(ItemsService(Arc::new(api)));
-    Ok(server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop).await?)
+    Ok(server
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
+        .await?)
 }
 
 struct Api {
@@ -80,9 +91,15 @@ impl Api {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        connection.stream.write_all(format!("GET {id}\n").as_bytes()).await.context("cannot ask store")?;
+        connection
+            .stream
+            .write_all(format!("GET {id}\n").as_bytes())
+            .await
+            .context("cannot ask store")?;
         let answer = connection.line().await?;
-        let Some(value) = answer.strip_prefix("VALUE ") else { bail!("store said `{answer}`") };
+        let Some(value) = answer.strip_prefix("VALUE ") else {
+            bail!("store said `{answer}`")
+        };
         let value = value.to_owned();
         connection.uses += 1;
         let mut idle = self.idle.lock();
@@ -93,9 +110,14 @@ impl Api {
     }
 
     async fn connect(&self) -> anyhow::Result<Connection> {
-        let stream = TcpStream::connect(&self.store).await.with_context(|| format!("cannot reach {}", self.store))?;
+        let stream = TcpStream::connect(&self.store)
+            .await
+            .with_context(|| format!("cannot reach {}", self.store))?;
         stream.set_nodelay(true)?;
-        let mut connection = Connection { stream: BufReader::new(stream), uses: 0 };
+        let mut connection = Connection {
+            stream: BufReader::new(stream),
+            uses: 0,
+        };
         let banner = connection.line().await?;
         if banner != store::BANNER {
             bail!("store greeted with `{banner}`");
@@ -108,7 +130,13 @@ impl Api {
 impl Connection {
     async fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
-        if self.stream.read_line(&mut line).await.context("store broke off")? == 0 {
+        if self
+            .stream
+            .read_line(&mut line)
+            .await
+            .context("store broke off")?
+            == 0
+        {
             bail!("store closed the connection");
         }
         Ok(line.trim_end().to_owned())

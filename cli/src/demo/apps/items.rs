@@ -38,9 +38,17 @@ pub fn value_of(id: u64) -> String {
 /// Calls `Lookup` over `channel`.
 pub async fn lookup(channel: Channel, id: u64) -> Result<LookupReply, tonic::Status> {
     let mut grpc = tonic::client::Grpc::new(channel);
-    grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+    grpc.ready()
+        .await
+        .map_err(|error| tonic::Status::unavailable(error.to_string()))?;
     let codec: ProstCodec<LookupRequest, LookupReply> = ProstCodec::default();
-    let reply = grpc.unary(tonic::Request::new(LookupRequest { id }), PathAndQuery::from_static(PATH), codec).await?;
+    let reply = grpc
+        .unary(
+            tonic::Request::new(LookupRequest { id }),
+            PathAndQuery::from_static(PATH),
+            codec,
+        )
+        .await?;
     Ok(reply.into_inner())
 }
 
@@ -83,7 +91,12 @@ impl<T: Items> tower::Service<Request<tonic::body::Body>> for ItemsService<T> {
             }
             let method = tower::service_fn(move |request: tonic::Request<LookupRequest>| {
                 let items = items.clone();
-                async move { items.lookup(request.get_ref().id).await.map(tonic::Response::new) }
+                async move {
+                    items
+                        .lookup(request.get_ref().id)
+                        .await
+                        .map(tonic::Response::new)
+                }
             });
             let codec: ProstCodec<LookupReply, LookupRequest> = ProstCodec::default();
             Ok(tonic::server::Grpc::new(codec).unary(method, request).await)

@@ -33,14 +33,27 @@ pub struct LoadArgs {
 }
 
 /// Sends until `stop`, then waits for the answers that are still to come.
-pub async fn run(args: LoadArgs, tally: Tally, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(
+    args: LoadArgs,
+    tally: Tally,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let connections = args.connections.clamp(1, 1000);
     let pace = Duration::from_secs(1) * connections / args.rate.max(1);
     tally.working();
     let (stopping, stopped) = watch::channel(false);
     let senders = (0..connections).map(|number| {
-        let sender = Sender { target: args.target.clone(), tally: tally.clone(), connection: None };
-        sender.run(pace, u64::from(number), u64::from(connections), stopped.clone())
+        let sender = Sender {
+            target: args.target.clone(),
+            tally: tally.clone(),
+            connection: None,
+        };
+        sender.run(
+            pace,
+            u64::from(number),
+            u64::from(connections),
+            stopped.clone(),
+        )
     });
     tokio::join!(join_all(senders), async {
         stop.await;
@@ -56,7 +69,13 @@ struct Sender {
 }
 
 impl Sender {
-    async fn run(mut self, pace: Duration, first: u64, step: u64, mut stopped: watch::Receiver<bool>) {
+    async fn run(
+        mut self,
+        pace: Duration,
+        first: u64,
+        step: u64,
+        mut stopped: watch::Receiver<bool>,
+    ) {
         // Spread the connections over the pace, so that they do not all send at once.
         tokio::time::sleep(pace.mul_f64(first as f64 / step as f64)).await;
         let mut every = interval(pace);
@@ -81,12 +100,21 @@ impl Sender {
 
     async fn request(&mut self, id: u64) -> anyhow::Result<()> {
         let mut connection = self.connect().await?;
-        let request =
-            http::Request::get(format!("/item/{id}")).header("host", self.target.as_str()).body(Empty::new())?;
-        let answer = connection.send_request(request).await.context("no answer")?;
+        let request = http::Request::get(format!("/item/{id}"))
+            .header("host", self.target.as_str())
+            .body(Empty::new())?;
+        let answer = connection
+            .send_request(request)
+            .await
+            .context("no answer")?;
         self.connection = Some(connection);
         let status = answer.status();
-        let body = answer.into_body().collect().await.context("the answer broke off")?.to_bytes();
+        let body = answer
+            .into_body()
+            .collect()
+            .await
+            .context("the answer broke off")?
+            .to_bytes();
         let body = String::from_utf8_lossy(&body);
         if status != http::StatusCode::OK {
             bail!("status {status}: {}", body.trim());
@@ -104,7 +132,9 @@ impl Sender {
         {
             return Ok(open);
         }
-        let stream = TcpStream::connect(&self.target).await.with_context(|| format!("cannot reach {}", self.target))?;
+        let stream = TcpStream::connect(&self.target)
+            .await
+            .with_context(|| format!("cannot reach {}", self.target))?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         self.tally.connection();
         tokio::spawn(connection);

@@ -24,7 +24,11 @@ pub struct StoreArgs {
 }
 
 /// Serves until `stop`.
-pub async fn run(args: StoreArgs, tally: Tally, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(
+    args: StoreArgs,
+    tally: Tally,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.listen).await?;
     tally.working();
     let mut connections = JoinSet::new();
@@ -45,7 +49,11 @@ async fn serve(stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(format!("{BANNER}\n").as_bytes()).await?;
     let mut line = String::new();
     while (&mut stream).take(LINE).read_line(&mut line).await? > 0 {
-        let answer = match line.trim_end().strip_prefix("GET ").and_then(|id| id.parse().ok()) {
+        let answer = match line
+            .trim_end()
+            .strip_prefix("GET ")
+            .and_then(|id| id.parse().ok())
+        {
             Some(id) => format!("VALUE {}\n", items::value_of(id)),
             None => "ERROR say GET and a number\n".to_owned(),
         };

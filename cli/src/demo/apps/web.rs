@@ -29,7 +29,11 @@ pub struct WebArgs {
 }
 
 /// Serves until `stop`; requests under way are finished.
-pub async fn run(args: WebArgs, tally: Tally, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(
+    args: WebArgs,
+    tally: Tally,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.listen).await?;
     tally.working();
     let channel = Endpoint::from_shared(format!("http://{}", args.api))?.connect_lazy();
@@ -42,14 +46,24 @@ pub async fn run(args: WebArgs, tally: Tally, stop: impl Future<Output = ()>) ->
             accepted = listener.accept() => accepted?.0,
         };
         while connections.try_join_next().is_some() {}
-        connections.spawn(serve(stream, channel.clone(), tally.clone(), stopped.clone()));
+        connections.spawn(serve(
+            stream,
+            channel.clone(),
+            tally.clone(),
+            stopped.clone(),
+        ));
     }
     stopping.send_replace(true);
     while connections.join_next().await.is_some() {}
     Ok(())
 }
 
-async fn serve(stream: tokio::net::TcpStream, channel: Channel, tally: Tally, mut stopped: watch::Receiver<bool>) {
+async fn serve(
+    stream: tokio::net::TcpStream,
+    channel: Channel,
+    tally: Tally,
+    mut stopped: watch::Receiver<bool>,
+) {
     let service = service_fn(|request| answer(request, channel.clone(), tally.clone()));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new());
@@ -63,15 +77,31 @@ async fn serve(stream: tokio::net::TcpStream, channel: Channel, tally: Tally, mu
     let _ = connection.await;
 }
 
-async fn answer(request: Request<Incoming>, channel: Channel, tally: Tally) -> http::Result<Response<Full<Bytes>>> {
-    let id = request.uri().path().strip_prefix("/item/").and_then(|id| id.parse().ok());
+async fn answer(
+    request: Request<Incoming>,
+    channel: Channel,
+    tally: Tally,
+) -> http::Result<Response<Full<Bytes>>> {
+    let id = request
+        .uri()
+        .path()
+        .strip_prefix("/item/")
+        .and_then(|id| id.parse().ok());
     let Some(id) = id else {
-        return Response::builder().status(StatusCode::NOT_FOUND).body(Full::from("ask for /item/NUMBER\n"));
+        return Response::builder()
+            .status(StatusCode::NOT_FOUND)
+            .body(Full::from("ask for /item/NUMBER\n"));
     };
-    let reply = items::lookup(channel, id).await.map_err(anyhow::Error::from);
+    let reply = items::lookup(channel, id)
+        .await
+        .map_err(anyhow::Error::from);
     tally.request(&reply);
     match reply {
-        Ok(item) => Response::builder().header("content-type", "text/plain").body(Full::from(item.value + "\n")),
-        Err(error) => Response::builder().status(StatusCode::BAD_GATEWAY).body(Full::from(format!("api: {error}\n"))),
+        Ok(item) => Response::builder()
+            .header("content-type", "text/plain")
+            .body(Full::from(item.value + "\n")),
+        Err(error) => Response::builder()
+            .status(StatusCode::BAD_GATEWAY)
+            .body(Full::from(format!("api: {error}\n"))),
     }
 }

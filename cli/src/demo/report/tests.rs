@@ -25,8 +25,15 @@ fn ledger(inbound: u64) -> Ledger {
          control_identity_cert_refreshes_total{{result=\"ok\"}} 3\n"
     );
     ledger.scraped("web", parse(&web));
-    ledger.counted("web", Count { requests: 100, ..Count::default() });
-    let inbound_labels = r#"direction="inbound",target_port="9000",tls="true",client_id="web.demo.x""#;
+    ledger.counted(
+        "web",
+        Count {
+            requests: 100,
+            ..Count::default()
+        },
+    );
+    let inbound_labels =
+        r#"direction="inbound",target_port="9000",tls="true",client_id="web.demo.x""#;
     let api = format!(
         "request_total{{{inbound_labels}}} {inbound}\nresponse_total{{{inbound_labels},classification=\"success\"}} {inbound}\n\
          request_total{{direction=\"inbound\",target_port=\"4191\",tls=\"no_identity\"}} 7\n"
@@ -40,13 +47,36 @@ fn an_edge_has_identities_shares_and_quantiles() {
     let report = ledger(100).report(false);
     let edge = &report.edges[1];
     assert!(edge.mtls);
-    assert_eq!(edge.server_identities, BTreeSet::from(["api.demo.x".to_owned()]));
-    assert_eq!(edge.client_identities, BTreeSet::from(["web.demo.x".to_owned()]));
+    assert_eq!(
+        edge.server_identities,
+        BTreeSet::from(["api.demo.x".to_owned()])
+    );
+    assert_eq!(
+        edge.client_identities,
+        BTreeSet::from(["web.demo.x".to_owned()])
+    );
     assert_eq!((edge.requests, edge.success_rate), (100, Some(1.0)));
-    assert!(edge.p50_ms.expect("there were answers") < 2.0 && edge.p95_ms.expect("there were answers") > 2.0);
-    let slow = report.endpoints.iter().find(|e| e.endpoint == "api-1").expect("the endpoint is listed");
-    assert_eq!((slow.requests, slow.share, slow.latency_ms), (10, 0.1, Some(40.0)));
-    assert_eq!(report.certificates.iter().find(|c| c.workload == "web").map(|c| c.rotations), Some(2));
+    assert!(
+        edge.p50_ms.expect("there were answers") < 2.0
+            && edge.p95_ms.expect("there were answers") > 2.0
+    );
+    let slow = report
+        .endpoints
+        .iter()
+        .find(|e| e.endpoint == "api-1")
+        .expect("the endpoint is listed");
+    assert_eq!(
+        (slow.requests, slow.share, slow.latency_ms),
+        (10, 0.1, Some(40.0))
+    );
+    assert_eq!(
+        report
+            .certificates
+            .iter()
+            .find(|c| c.workload == "web")
+            .map(|c| c.rotations),
+        Some(2)
+    );
 }
 
 #[test]
@@ -64,7 +94,11 @@ fn runs_of_a_workload_add_up() {
 fn a_disagreement_is_named() {
     let report = ledger(99).report(true);
     let said = "web counted 100 requests to api, its proxy 100, the proxy of api 99";
-    assert!(report.problems.iter().any(|problem| problem == said), "{:?}", report.problems);
+    assert!(
+        report.problems.iter().any(|problem| problem == said),
+        "{:?}",
+        report.problems
+    );
     assert!(!report.is_good());
 }
 

@@ -58,7 +58,10 @@ pub(super) fn hosts(hostnames: &[String], notes: &mut Notes) -> Option<Vec<HostM
         match core::HostMatch::parse(hostname) {
             Ok(core::HostMatch::Exact(name)) => hosts.push(HostMatch::Exact(name.to_string())),
             Ok(core::HostMatch::Suffix(suffix)) => {
-                let labels = suffix.trim_start_matches('.').rsplit('.').map(str::to_owned);
+                let labels = suffix
+                    .trim_start_matches('.')
+                    .rsplit('.')
+                    .map(str::to_owned);
                 hosts.push(HostMatch::Suffix(labels.collect()));
             }
             Err(error) => return notes.refuse(&format!("spec.hostnames[{index}]"), error),
@@ -73,18 +76,47 @@ pub(super) fn read(m: &route::RouteMatch, field: &str, notes: &mut Notes) -> Opt
         Some(path) => Some(read_path(path, field, notes)?),
     };
     let method = m.method.clone();
-    if let Some(text) = method.as_deref().filter(|text| http::Method::from_bytes(text.as_bytes()).is_err()) {
-        return notes.refuse(&format!("{field}.method"), format!("{text:?} is not a method"));
+    if let Some(text) = method
+        .as_deref()
+        .filter(|text| http::Method::from_bytes(text.as_bytes()).is_err())
+    {
+        return notes.refuse(
+            &format!("{field}.method"),
+            format!("{text:?} is not a method"),
+        );
     }
-    let headers = read_texts(&m.headers, &format!("{field}.headers"), notes, |name, value, regex| {
-        let checked = if regex { core::HeaderMatch::regex(name, value) } else { core::HeaderMatch::exact(name, value.as_bytes()) };
-        checked.map(drop)
-    })?;
-    let query = read_texts(&m.query_params, &format!("{field}.queryParams"), notes, |name, value, regex| {
-        let checked = if regex { core::QueryMatch::regex(name, value) } else { core::QueryMatch::exact(name, value) };
-        checked.map(drop)
-    })?;
-    Some(RouteMatch { path, headers, query, method })
+    let headers = read_texts(
+        &m.headers,
+        &format!("{field}.headers"),
+        notes,
+        |name, value, regex| {
+            let checked = if regex {
+                core::HeaderMatch::regex(name, value)
+            } else {
+                core::HeaderMatch::exact(name, value.as_bytes())
+            };
+            checked.map(drop)
+        },
+    )?;
+    let query = read_texts(
+        &m.query_params,
+        &format!("{field}.queryParams"),
+        notes,
+        |name, value, regex| {
+            let checked = if regex {
+                core::QueryMatch::regex(name, value)
+            } else {
+                core::QueryMatch::exact(name, value)
+            };
+            checked.map(drop)
+        },
+    )?;
+    Some(RouteMatch {
+        path,
+        headers,
+        query,
+        method,
+    })
 }
 
 fn read_path(path: &ValueMatch, field: &str, notes: &mut Notes) -> Option<PathMatch> {
@@ -112,14 +144,22 @@ fn read_texts(
         let regex = match m.kind.unwrap_or(MatchKind::Exact) {
             MatchKind::Exact => false,
             MatchKind::RegularExpression => true,
-            MatchKind::PathPrefix => return notes.refuse(&format!("{field}.type"), "PathPrefix is for paths only"),
+            MatchKind::PathPrefix => {
+                return notes.refuse(&format!("{field}.type"), "PathPrefix is for paths only");
+            }
         };
-        let Some(name) = &m.name else { return notes.refuse(&format!("{field}.name"), "missing") };
+        let Some(name) = &m.name else {
+            return notes.refuse(&format!("{field}.name"), "missing");
+        };
         let value = m.value.clone().unwrap_or_default();
         if let Err(error) = check(name, &value, regex) {
             return notes.refuse(&field, error);
         }
-        read.push(TextMatch { name: name.clone(), value, regex });
+        read.push(TextMatch {
+            name: name.clone(),
+            value,
+            regex,
+        });
     }
     Some(read)
 }

@@ -27,13 +27,19 @@ pub(in crate::index) fn timeout_annotations(
 ) -> Result<Option<RouteTimeouts>, (String, String)> {
     let limit = |name: &str| {
         let annotation = format!("timeout.linkerd.io/{name}");
-        let Some(text) = annotations.and_then(|a| a.get(&annotation)) else { return Ok(None) };
+        let Some(text) = annotations.and_then(|a| a.get(&annotation)) else {
+            return Ok(None);
+        };
         match parse::duration(text) {
             Ok(limit) => Ok(Some(limit).filter(|limit| !limit.is_zero())),
             Err(error) => Err((annotation_path(&annotation), error.to_string())),
         }
     };
-    let timeouts = RouteTimeouts { request: limit("request")?, response: limit("response")?, idle: limit("idle")? };
+    let timeouts = RouteTimeouts {
+        request: limit("request")?,
+        response: limit("response")?,
+        idle: limit("idle")?,
+    };
     Ok(Some(timeouts).filter(|timeouts| *timeouts != RouteTimeouts::default()))
 }
 
@@ -74,16 +80,30 @@ mod tests {
         assert_eq!(millis("100ms"), Some(100));
         assert_eq!(millis("1h30m5s10ms"), Some(5_405_010));
         assert_eq!(millis("0s"), Some(0));
-        for bad in ["", "1", "1.5s", "100000s", "s", "1d", "-1s", "1s1s1s1s1s", "1sé"] {
+        for bad in [
+            "",
+            "1",
+            "1.5s",
+            "100000s",
+            "s",
+            "1d",
+            "-1s",
+            "1s1s1s1s1s",
+            "1sé",
+        ] {
             assert_eq!(millis(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn zero_annotations_are_unset_and_bad_ones_name_their_path() {
-        let annotations = |value: &str| BTreeMap::from([("timeout.linkerd.io/idle".to_owned(), value.to_owned())]);
+        let annotations = |value: &str| {
+            BTreeMap::from([("timeout.linkerd.io/idle".to_owned(), value.to_owned())])
+        };
         assert_eq!(timeout_annotations(Some(&annotations("0"))), Ok(None));
-        let read = timeout_annotations(Some(&annotations("5s"))).expect("valid").expect("set");
+        let read = timeout_annotations(Some(&annotations("5s")))
+            .expect("valid")
+            .expect("set");
         assert_eq!(read.idle, Some(Duration::from_secs(5)));
         let (field, _) = timeout_annotations(Some(&annotations("1.5s"))).expect_err("a fraction");
         assert_eq!(field, "metadata.annotations[timeout.linkerd.io/idle]");

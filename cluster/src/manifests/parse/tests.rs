@@ -34,7 +34,13 @@ metadata: {name: web}
 fn documents_of_known_kinds_are_read() {
     let objects = parse("a.yaml", TWO).expect("valid");
     let names: Vec<_> = objects.iter().map(|o| (o.kind(), o.name())).collect();
-    assert_eq!(names, [(Kind::Service, Name::new("default", "web")), (Kind::Server, Name::new("shop", "web"))]);
+    assert_eq!(
+        names,
+        [
+            (Kind::Service, Name::new("default", "web")),
+            (Kind::Server, Name::new("shop", "web"))
+        ]
+    );
 }
 
 #[test]
@@ -43,16 +49,25 @@ fn a_fault_is_named_with_document_line_and_field() {
     let error = parse("dir/a.yaml", &broken).expect_err("no such protocol");
     assert_eq!((error.document, error.line), (Some(2), Some(17)), "{error}");
     assert_eq!(error.field.as_deref(), Some("spec.proxyProtocol"));
-    assert!(error.to_string().starts_with("dir/a.yaml:17: document 2: spec.proxyProtocol: "), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("dir/a.yaml:17: document 2: spec.proxyProtocol: "),
+        "{error}"
+    );
 
     let broken = TWO.replace("{port: 80}", "{port: eighty}");
     let error = parse("a.yaml", &broken).expect_err("not a number");
-    assert_eq!((error.document, error.line, error.field.as_deref()), (Some(1), Some(7), Some("spec.ports[0].port")));
+    assert_eq!(
+        (error.document, error.line, error.field.as_deref()),
+        (Some(1), Some(7), Some("spec.ports[0].port"))
+    );
 }
 
 #[test]
 fn broken_syntax_and_missing_parts_are_named() {
-    let error = parse("a.yaml", "apiVersion: v1\nkind: [Service\n").expect_err("no closing bracket");
+    let error =
+        parse("a.yaml", "apiVersion: v1\nkind: [Service\n").expect_err("no closing bracket");
     assert_eq!(error.document, Some(1));
     assert!(error.line.is_some());
     let error = parse("a.yaml", "apiVersion: v1\nmetadata: {name: a}\n").expect_err("no kind");
@@ -73,13 +88,27 @@ items:
 - {apiVersion: v1, kind: Pod, metadata: {name: c}, spec: {containers: [{name: app, ports: [{containerPort: x}]}]}}
 ";
     let error = parse("a.yml", list).expect_err("a port that is no number");
-    assert_eq!(error.field.as_deref(), Some("items[2].spec.containers[0].ports[0].containerPort"));
-    assert_eq!(parse("a.yml", &list.replace("containerPort: x", "containerPort: 1")).expect("valid").len(), 2);
+    assert_eq!(
+        error.field.as_deref(),
+        Some("items[2].spec.containers[0].ports[0].containerPort")
+    );
+    assert_eq!(
+        parse(
+            "a.yml",
+            &list.replace("containerPort: x", "containerPort: 1")
+        )
+        .expect("valid")
+        .len(),
+        2
+    );
 
     let json = "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Service\",\n\t\"metadata\": {\"name\": \"a\"},\n\t\"spec\": {\"ports\": [{\"port\": 80}]}\n}\n";
     assert_eq!(parse("a.json", json).expect("valid").len(), 1);
     let error = parse("a.json", &json.replace("80", "\"80\"")).expect_err("a text");
-    assert_eq!((error.line, error.field.as_deref()), (Some(5), Some("spec.ports[0].port")));
+    assert_eq!(
+        (error.line, error.field.as_deref()),
+        (Some(5), Some("spec.ports[0].port"))
+    );
 }
 
 #[test]
@@ -102,7 +131,10 @@ spec:
         Object::HttpRoute(_, route) => *route,
         other => panic!("{other:?}"),
     };
-    assert_eq!(read("policy.linkerd.io/v1beta3"), read("gateway.networking.k8s.io/v1"));
+    assert_eq!(
+        read("policy.linkerd.io/v1beta3"),
+        read("gateway.networking.k8s.io/v1")
+    );
 }
 
 #[test]

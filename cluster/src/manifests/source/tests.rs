@@ -15,8 +15,16 @@ impl Fixture {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let shared = Shared::new();
-        let source = ManifestSource::new(directory.path().to_owned(), LocalMesh::new("linkerd"), Arc::clone(&shared));
-        Self { directory, shared, source }
+        let source = ManifestSource::new(
+            directory.path().to_owned(),
+            LocalMesh::new("linkerd"),
+            Arc::clone(&shared),
+        );
+        Self {
+            directory,
+            shared,
+            source,
+        }
     }
 
     /// As editors do it: a temporary file that is moved over the old one.
@@ -27,11 +35,21 @@ impl Fixture {
     }
 
     fn has_service(&self, name: &str) -> bool {
-        self.shared.read(|index| Reader::new(index).service(&Name::new("default", name)).is_some())
+        self.shared.read(|index| {
+            Reader::new(index)
+                .service(&Name::new("default", name))
+                .is_some()
+        })
     }
 
     fn pod_ips(&self, name: &str) -> Vec<IpAddr> {
-        self.shared.read(|index| Reader::new(index).pod(&Name::new("default", name)).map(|p| p.ips.clone())).unwrap_or_default()
+        self.shared
+            .read(|index| {
+                Reader::new(index)
+                    .pod(&Name::new("default", name))
+                    .map(|p| p.ips.clone())
+            })
+            .unwrap_or_default()
     }
 }
 
@@ -43,7 +61,13 @@ fn service(name: &str) -> String {
 fn files_and_addresses_reach_the_index() {
     let f = Fixture::new();
     assert!(!f.shared.is_filled());
-    f.write("a.yaml", &format!("{}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\n", service("web")));
+    f.write(
+        "a.yaml",
+        &format!(
+            "{}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\n",
+            service("web")
+        ),
+    );
     assert_eq!(f.source.reload(), []);
     assert!(f.shared.is_filled() && f.has_service("web"));
     assert!(f.pod_ips("p").is_empty());
@@ -71,7 +95,11 @@ fn an_object_the_index_refuses_keeps_its_last_good_version() {
     f.source.reload();
     f.write("a.yaml", &with_port(700_000));
     f.source.reload();
-    let port = f.shared.read(|index| Reader::new(index).service(&Name::new("default", "web")).map(|s| s.ports[0].number));
+    let port = f.shared.read(|index| {
+        Reader::new(index)
+            .service(&Name::new("default", "web"))
+            .map(|s| s.ports[0].number)
+    });
     assert_eq!(port, Some(80));
 }
 
@@ -124,7 +152,9 @@ async fn a_change_of_a_file_is_noticed() {
             time::sleep(Duration::from_millis(5)).await;
         }
     };
-    time::timeout(Duration::from_secs(10), noticed).await.expect("noticed");
+    time::timeout(Duration::from_secs(10), noticed)
+        .await
+        .expect("noticed");
     shutdown.cancel();
     task.await.expect("ends with the shutdown");
 }

@@ -1,0 +1,70 @@
+//! The shared server: how long its end takes, and what it counts.
+
+use tokio::{io::AsyncReadExt, net::TcpStream};
+use weft_runtime::metrics::Registry;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_answer_holds_up_the_end_for_the_grace_period_only() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let shutdown = CancellationToken::new();
+    let server = tokio::spawn(serve(listener, Routes::default(), shutdown.clone()));
+    let mut peer = TcpStream::connect(address).await.expect("connected");
+    // The server's SETTINGS have come, so the connection is being served; the peer never says anything.
+    let mut settings = [0; 9];
+    peer.read_exact(&mut settings).await.expect("settings");
+    let started = time::Instant::now();
+    shutdown.cancel();
+    server.await.expect("no panic").expect("ended");
+    assert!(
+        started.elapsed() <= GRACE + Duration::from_millis(10),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+/// Counts to three, then fails.
+struct Three(u32);
+
+impl Source for Three {
+    type Message = u32;
+
+    async fn next(&mut self) -> Result<u32, Status> {
+        self.0 += 1;
+        if self.0 > 3 {
+            Err(Status::not_found("no more"))
+        } else {
+            Ok(self.0)
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_are_counted_by_how_they_end() {
+    use futures_util::StreamExt;
+    let registry = Registry::new(Duration::from_secs(60));
+    let calls = Calls::new(Metrics::register(&registry), 2, CancellationToken::new());
+    let open = || calls.open(calls.streaming("s", "m"), Ok(Three(0)));
+    let failed = open().expect("a place").into_inner();
+    assert_eq!(failed.count().await, 4);
+    let cancelled = open().expect("a place");
+    let open_now = registry.encode();
+    assert!(open_now.contains("grpc_server_open_streams{grpc_service=\"s\",grpc_method=\"m\",grpc_type=\"server_stream\"} 1"));
+    let second = open().expect("a place");
+    assert_eq!(
+        open().err().map(|status| status.code()),
+        Some(Code::ResourceExhausted)
+    );
+    drop((cancelled, second));
+    let text = registry.encode();
+    for (code, count) in [("NotFound", 1), ("Canceled", 2), ("ResourceExhausted", 1)] {
+        assert!(
+            text.contains(&format!("grpc_code=\"{code}\"}} {count}")),
+            "{code}: {text}"
+        );
+    }
+    assert!(text.contains("grpc_server_msg_sent_total{grpc_service=\"s\",grpc_method=\"m\",grpc_type=\"server_stream\"} 3"));
+    assert!(text.contains("grpc_server_open_streams{grpc_service=\"s\",grpc_method=\"m\",grpc_type=\"server_stream\"} 0"));
+}

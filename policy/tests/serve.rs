@@ -1,0 +1,188 @@
+//! Both services over a real connection, fed by a directory of manifests as on one machine.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use linkerd2_proxy_api::{
+    inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
+    outbound::{
+        TrafficSpec, outbound_policies_client::OutboundPoliciesClient, traffic_spec::Target,
+    },
+};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, transport::Channel};
+use weft_cluster::{ManifestSource, MeshSettings, Shared, manifests::LocalMesh};
+use weft_destination::grpc;
+use weft_policy::{Settings, serve_on};
+
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, labels: {app: web}}
+spec: {containers: [{name: app, ports: [{name: http, containerPort: 8080}]}]}
+";
+const DENY: &str = "
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web}
+spec: {podSelector: {matchLabels: {app: web}}, port: http}
+";
+
+#[tokio::test]
+async fn policies_of_a_directory_follow_its_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("web.yaml"), OBJECTS).expect("written");
+    let shared = Shared::new();
+    let source = ManifestSource::new(
+        directory.path().to_owned(),
+        LocalMesh::new("linkerd"),
+        Arc::clone(&shared),
+    );
+    assert_eq!(source.reload(), []);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let channel = Channel::from_shared(format!("http://{}", listener.local_addr().expect("bound")))
+        .expect("an address");
+    let shutdown = CancellationToken::new();
+    let mesh = MeshSettings {
+        assume_accepted: true,
+        ..MeshSettings::default()
+    };
+    let serving = serve_on(
+        listener,
+        Settings::new(mesh),
+        shared,
+        grpc::Metrics::default(),
+        shutdown.clone(),
+    );
+    let task = tokio::spawn(async { serving.await.expect("served") });
+    let channel = channel.connect().await.expect("connected");
+
+    let mut inbound = InboundServerPoliciesClient::new(channel.clone());
+    let spec = |workload: &str, port| PortSpec {
+        workload: workload.to_owned(),
+        port,
+    };
+    for (workload, port, code) in [
+        ("garbage", 80, Code::InvalidArgument),
+        ("default:web-0", 0, Code::InvalidArgument),
+        ("default:web-0", 70_000, Code::InvalidArgument),
+        ("default:other", 80, Code::NotFound),
+        (
+            "{\"ns\":\"default\",\"external_workload\":\"vm\"}",
+            80,
+            Code::NotFound,
+        ),
+    ] {
+        let status = inbound
+            .get_port(spec(workload, port))
+            .await
+            .expect_err(workload);
+        assert_eq!(status.code(), code, "{workload}");
+    }
+    let workload = "{\"ns\":\"default\", \"pod\":\"web-0\"}\n";
+    let mut watch = inbound
+        .watch_port(spec(workload, 8080))
+        .await
+        .expect("open")
+        .into_inner();
+    let first = watch.message().await.expect("open").expect("a message");
+    assert_eq!(first.labels["name"], "all-unauthenticated");
+    assert_eq!(
+        inbound
+            .get_port(spec("default:web-0", 8080))
+            .await
+            .expect("known")
+            .into_inner(),
+        first
+    );
+
+    fs::write(directory.path().join("deny.yaml"), DENY).expect("written");
+    source.reload();
+    let second = timeout(Duration::from_secs(5), watch.message())
+        .await
+        .expect("in time")
+        .expect("open")
+        .expect("a message");
+    assert_eq!(
+        (second.labels["name"].as_str(), second.authorizations.len()),
+        ("web", 0)
+    );
+
+    let mut outbound = OutboundPoliciesClient::new(channel);
+    let to = |authority: &str| TrafficSpec {
+        source_workload: "default:diagnostics".to_owned(),
+        target: Some(Target::Authority(authority.to_owned())),
+    };
+    let long = outbound
+        .get(to("web.default.svc.cluster.local:80"))
+        .await
+        .expect("known")
+        .into_inner();
+    assert_eq!(
+        outbound
+            .get(to("web.default.svc:80"))
+            .await
+            .expect("known")
+            .into_inner(),
+        long
+    );
+    assert_eq!(
+        outbound
+            .get(to("web.default.svc"))
+            .await
+            .expect("known")
+            .into_inner(),
+        long
+    );
+    let address = source.services()[0].cluster_ip.expect("given");
+    let target = Some(Target::Addr(std::net::SocketAddr::new(address, 80).into()));
+    let mut watch = outbound
+        .watch(TrafficSpec {
+            source_workload: String::new(),
+            target,
+        })
+        .await
+        .expect("open")
+        .into_inner();
+    assert_eq!(
+        watch.message().await.expect("open").expect("a message"),
+        long
+    );
+    for missing in [
+        "web.default.svc.example.org:80",
+        "none.default.svc:80",
+        "web",
+        "",
+    ] {
+        assert_eq!(
+            outbound.get(to(missing)).await.expect_err(missing).code(),
+            Code::NotFound
+        );
+    }
+    let nothing = TrafficSpec {
+        source_workload: String::new(),
+        target: None,
+    };
+    assert_eq!(
+        outbound.get(nothing).await.expect_err("no target").code(),
+        Code::InvalidArgument
+    );
+
+    shutdown.cancel();
+    assert!(matches!(
+        timeout(Duration::from_secs(5), watch.message())
+            .await
+            .expect("in time"),
+        Ok(None)
+    ));
+    drop((inbound, outbound));
+    timeout(Duration::from_secs(8), task)
+        .await
+        .expect("in time")
+        .expect("served");
+}
