@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::local::run::{own_program, proxy_beside};
 use crate::local::{Mesh, MeshOptions, Tuning};
@@ -198,22 +198,25 @@ impl Show {
         }
     }
 
-    /// Does what leads to `act`.
+    /// Does what leads to `act`, and what comes before it if that was not done yet.
     async fn follow(&mut self, act: Act) -> anyhow::Result<()> {
-        if act == self.act {
-            return Ok(());
-        }
-        self.act = act;
-        self.screen.progress(&act.line());
-        match act {
-            Act::All => Ok(()),
-            Act::Draining => self.stage.list(LEAVER, false),
-            Act::Away => self.stage.stop(LEAVER).await,
-            Act::Back => {
-                self.stage.list(LEAVER, true)?;
-                self.stage.start(LEAVER).await
+        while self.act != act {
+            if self.act == Act::Draining {
+                sleep(story::DRAIN_AT_LEAST).await;
+            }
+            self.act = self.act.next();
+            self.screen.progress(&self.act.line());
+            match self.act {
+                Act::All => {}
+                Act::Draining => self.stage.list(LEAVER, false)?,
+                Act::Away => self.stage.stop(LEAVER).await?,
+                Act::Back => {
+                    self.stage.list(LEAVER, true)?;
+                    self.stage.start(LEAVER).await?;
+                }
             }
         }
+        Ok(())
     }
 }
 

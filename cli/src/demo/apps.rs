@@ -43,7 +43,7 @@ pub struct Count {
     pub connections: u64,
     /// True in the last line before it ends.
     pub last: bool,
-    /// The first few reasons for failures.
+    /// The first few different reasons for failures.
     pub reasons: Vec<String>,
 }
 
@@ -69,8 +69,9 @@ impl Tally {
         if let Err(error) = result {
             self.0.failed.fetch_add(1, Ordering::Relaxed);
             let mut reasons = self.0.reasons.lock();
-            if reasons.len() < REASONS {
-                reasons.push(format!("{error:#}"));
+            let reason = format!("{error:#}");
+            if reasons.len() < REASONS && !reasons.contains(&reason) {
+                reasons.push(reason);
             }
         }
         self.0.requests.fetch_add(1, Ordering::Relaxed);

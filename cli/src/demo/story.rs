@@ -27,8 +27,10 @@ pub const NAMESPACE: &str = "demo";
 pub const WORKLOADS: [&str; 6] = ["store", "api-0", "api-1", "api-2", "web", "load"];
 /// Without an end, the story is told again and again.
 const CYCLE: Duration = Duration::from_secs(60);
-/// Requests under way at a replica that leaves get this long.
+/// Part of the run between leaving the manifests and SIGTERM.
 const DRAIN: f64 = 0.05;
+/// The least of it: requests under way at a replica that leaves get this long.
+pub const DRAIN_AT_LEAST: Duration = Duration::from_millis(500);
 
 impl Act {
     /// The act at a time since the traffic began.
@@ -46,6 +48,16 @@ impl Act {
             part if part < 0.35 + DRAIN => Act::Draining,
             part if part < 0.65 => Act::Away,
             _ => Act::Back,
+        }
+    }
+
+    /// The act after this one.
+    pub fn next(self) -> Act {
+        match self {
+            Act::All => Act::Draining,
+            Act::Draining => Act::Away,
+            Act::Away => Act::Back,
+            Act::Back => Act::All,
         }
     }
 

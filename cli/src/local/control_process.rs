@@ -318,7 +318,7 @@ fn own_pod() -> Prepared {
     };
     Prepared {
         facts,
-        rules: Rules::default(),
+        rules: Some(Rules::default()),
         ip: CONTROL,
     }
 }

@@ -92,8 +92,11 @@ pub fn facts(pod: &SeenPod) -> Result<Facts, FactsError> {
     })
 }
 
-/// The iptables rules of a Pod.
-pub fn rules(pod: &SeenPod) -> Result<Rules, FactsError> {
+/// The iptables rules of a Pod; none if it is not in the mesh, by `linkerd.io/inject: disabled` (contract 9.2).
+pub fn rules(pod: &SeenPod) -> Result<Option<Rules>, FactsError> {
+    if pod.annotations.get("linkerd.io/inject").is_some_and(|value| value == "disabled") {
+        return Ok(None);
+    }
     let mut rules = Rules {
         proxy_uid: PROXY_USER,
         ..Rules::default()
@@ -104,7 +107,7 @@ pub fn rules(pod: &SeenPod) -> Result<Rules, FactsError> {
     rules
         .outbound_ports_to_ignore
         .extend(ports(pod, "config.linkerd.io/skip-outbound-ports")?);
-    Ok(rules)
+    Ok(Some(rules))
 }
 
 /// Numbers, ranges and names of ports (contract 9.3), by annotation.
@@ -161,8 +164,8 @@ pub fn hosts(seen: &Seen, namespace: &str, workload: &str, ip: Ipv4Addr) -> Stri
 pub struct Prepared {
     /// What its proxy needs to know.
     pub facts: Facts,
-    /// What is redirected.
-    pub rules: Rules,
+    /// What is redirected; nothing, and no proxy, if it is not in the mesh.
+    pub rules: Option<Rules>,
     /// Its address.
     pub ip: Ipv4Addr,
 }
@@ -218,7 +221,7 @@ mod tests {
             facts(&pod()).expect("good annotations").opaque_ports,
             [6379, 25]
         );
-        let rules = rules(&pod()).expect("good annotations");
+        let rules = rules(&pod()).expect("good annotations").expect("in the mesh");
         assert_eq!(
             rules.inbound_ports_to_ignore.last(),
             Some(&PortRange {

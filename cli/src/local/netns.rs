@@ -176,7 +176,7 @@ pub struct Plan {
     /// File that stands for `/etc/hosts` in it.
     pub hosts: PathBuf,
     /// What is redirected to its proxy.
-    pub rules: Rules,
+    pub rules: Option<Rules>,
     /// Programs to use.
     pub tools: Tools,
 }
@@ -253,7 +253,9 @@ fn inside(plan: &Plan) -> Result<Sandbox, NamespaceError> {
              link set eth0 up\nroute add default via {GATEWAY}\n"
         ),
     )?;
-    redirect(plan)?;
+    if let Some(rules) = &plan.rules {
+        redirect(&plan.tools, rules)?;
+    }
     let own = |name| {
         File::open(format!("/proc/thread-self/ns/{name}"))
             .map(OwnedFd::from)
@@ -269,10 +271,10 @@ fn inside(plan: &Plan) -> Result<Sandbox, NamespaceError> {
 }
 
 /// Applies the rules with the first variant of iptables that the kernel takes.
-fn redirect(plan: &Plan) -> Result<(), NamespaceError> {
+fn redirect(tools: &Tools, rules: &Rules) -> Result<(), NamespaceError> {
     let mut last = None;
-    for program in &plan.tools.iptables {
-        match Firewall::of(&program.to_string_lossy(), None, true).apply(&plan.rules, Family::V4) {
+    for program in &tools.iptables {
+        match Firewall::of(&program.to_string_lossy(), None, true).apply(rules, Family::V4) {
             Ok(()) => return Ok(()),
             Err(error) => last = Some(error),
         }

@@ -258,6 +258,15 @@ pub enum SidecarError {
     },
 }
 
+/// What runs beside a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The proxy.
+    Proxy(PathBuf),
+    /// For a workload that is not in the mesh: a process that waits, as the pause container of a pod does.
+    Pause,
+}
+
 /// The private folder of a proxy, in memory, and what to start in it.
 #[derive(Clone, Debug)]
 pub struct Sidecar {
@@ -266,7 +275,7 @@ pub struct Sidecar {
     /// Its folder.
     pub folder: PathBuf,
     /// Its program.
-    pub program: PathBuf,
+    pub program: Program,
     /// Its log.
     pub log: PathBuf,
     /// Its environment.
@@ -320,7 +329,13 @@ impl Sidecar {
             log.set_len(0).map_err(failed)?;
         }
         let errors = log.try_clone().map_err(failed)?;
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.program {
+            Program::Proxy(path) => Command::new(path),
+            Program::Pause => Command::new("/bin/sleep"),
+        };
+        if self.program == Program::Pause {
+            command.arg("infinity");
+        }
         command
             .env_clear()
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -349,6 +364,9 @@ impl Sidecar {
 
     /// Waits until the proxy says it is ready.
     pub async fn ready(&self, sandbox: &Sandbox, child: &mut Child) -> Result<(), SidecarError> {
+        if self.program == Program::Pause {
+            return Ok(());
+        }
         let until = Instant::now() + READY;
         loop {
             let net = sandbox.net.try_clone().map_err(SidecarError::Spawn)?;

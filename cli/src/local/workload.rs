@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::facts::{self, FactsError};
 use super::netns::{self, NamespaceError, Plan, Sandbox};
 use super::protocol::{Reply, Started};
-use super::sidecar::{self, ControlPlane, Sidecar, SidecarError};
+use super::sidecar::{self, ControlPlane, Program, Sidecar, SidecarError};
 
 /// Validity of a workload's token, as in a cluster (contract 2.1).
 const TOKEN_LIFETIME: Duration = Duration::from_secs(86_400);
@@ -354,7 +354,10 @@ pub fn sidecar(
         log: logs.join(format!("{name}.log")),
         folder: PathBuf::from(name),
         // Bound beside the folders of the workloads, because its own folder may be closed to the proxy's user.
-        program: PathBuf::from("../weft-proxy"),
+        program: match pod.rules {
+            Some(_) => Program::Proxy(PathBuf::from("../weft-proxy")),
+            None => Program::Pause,
+        },
         environment: sidecar::environment(common, &pod.facts, pod.ip, control),
     }
 }

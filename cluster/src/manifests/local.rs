@@ -23,7 +23,7 @@ pub struct LocalMesh {
     pub cluster_ips: Option<Ipv4Net>,
     /// Services with a selector and without slices get slices of the pods they select.
     pub endpoints_from_pods: bool,
-    /// All pods are meshed with the control plane of this namespace.
+    /// All pods without `linkerd.io/inject: disabled` are meshed with the control plane of this namespace.
     pub mesh_all_pods: Option<String>,
 }
 
@@ -117,6 +117,10 @@ pub(super) fn complete(
 
 /// Adds what the injector adds to a pod, as far as discovery and policy look at it (contract 8.1).
 fn mark_meshed(pod: &mut Pod, control_namespace: &str) {
+    let annotations = pod.metadata.annotations.as_ref();
+    if annotations.and_then(|a| a.get("linkerd.io/inject")).is_some_and(|v| v == "disabled") {
+        return;
+    }
     let labels = pod.metadata.labels.get_or_insert_default();
     labels
         .entry(index::CONTROL_NAMESPACE_LABEL.to_owned())

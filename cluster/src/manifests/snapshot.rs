@@ -45,9 +45,15 @@ impl Snapshot {
     }
 
     /// Reads a directory again. A file that is gone takes its objects with it; a file or a directory that cannot be
-    /// read or parsed leaves what was known of it. Only files with another content are parsed.
-    pub fn refresh(&mut self, directory: &Path) {
-        self.errors.clear();
+    /// read or parsed leaves what was known of it. Only files with another content are parsed. Returns whether anything,
+    /// faults included, differs from the last reading.
+    pub fn refresh(&mut self, directory: &Path) -> bool {
+        let before = std::mem::take(&mut self.errors);
+        let changed = self.read_all(directory);
+        changed || before != self.errors
+    }
+
+    fn read_all(&mut self, directory: &Path) -> bool {
         let paths = match list(directory) {
             Ok(paths) => paths,
             Err(error) => {
@@ -55,7 +61,7 @@ impl Snapshot {
                     directory,
                     format!("cannot read the directory: {error}"),
                 ));
-                return;
+                return false;
             }
         };
         if paths.len() > MAX_FILES {
@@ -66,26 +72,29 @@ impl Snapshot {
             self.errors.push(ManifestError::of_file(directory, reason));
         }
         let paths: Vec<PathBuf> = paths.into_iter().take(MAX_FILES).collect();
+        let known = self.files.len();
         self.files
             .retain(|path, _| paths.binary_search(path).is_ok());
+        let mut changed = known != self.files.len();
         for path in paths {
             match read(&path) {
-                Ok(text) => self.file(path, &text),
+                Ok(text) => changed |= self.file(path, &text),
                 // Removed between the listing and here; the next reading sees it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.files.remove(&path);
+                    changed |= self.files.remove(&path).is_some();
                 }
                 Err(error) => self.errors.push(ManifestError::of_file(&path, error)),
             }
         }
+        changed
     }
 
-    fn file(&mut self, path: PathBuf, text: &str) {
+    fn file(&mut self, path: PathBuf, text: &str) -> bool {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         let hash = hasher.finish();
         if self.files.get(&path).is_some_and(|file| file.hash == hash) {
-            return;
+            return false;
         }
         let parsed = parse::file(&path, text);
         let file = self.files.entry(path).or_insert(File {
@@ -98,6 +107,7 @@ impl Snapshot {
             Ok(objects) => (file.objects, file.error) = (objects, None),
             Err(error) => file.error = Some(error),
         }
+        true
     }
 
     /// All objects, and all that is wrong. Of two objects of one name the one in the first file by name counts.

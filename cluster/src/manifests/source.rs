@@ -24,8 +24,10 @@ use crate::{
     objects::{Name, Object, ObjectRef},
 };
 
-/// Editors write a file in several steps; what comes within this time is read once.
+/// Editors write a file in several steps, and copying one takes some; it is read once nothing has come for this time,
 const DEBOUNCE: Duration = Duration::from_millis(20);
+/// or after this many changes, lest a directory that never rests is never read.
+const MAX_DEBOUNCES: usize = 25;
 /// Notifications can be lost (network file systems, full queues); the directory is read again this often.
 const POLL: Duration = Duration::from_secs(3);
 
@@ -66,8 +68,9 @@ impl ManifestSource {
     /// that is logged. Blocks on the file system.
     pub fn reload(&self) -> Vec<ManifestError> {
         let mut state = self.state.lock();
-        state.snapshot.refresh(&self.directory);
-        self.bring(&mut state);
+        if state.snapshot.refresh(&self.directory) {
+            self.bring(&mut state);
+        }
         self.shared.set_filled();
         state.errors.clone()
     }
@@ -151,15 +154,22 @@ impl ManifestSource {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                Some(()) = woken.recv() => time::sleep(DEBOUNCE).await,
+                Some(()) = woken.recv() => settle(&mut woken).await,
                 () = time::sleep(POLL) => {}
             }
-            // What came during the debounce is covered by the reading that follows.
-            let _ = woken.try_recv();
             let source = Arc::clone(&self);
             if let Err(error) = tokio::task::spawn_blocking(move || source.reload()).await {
                 tracing::error!(%error, "reading the manifests failed");
             }
+        }
+    }
+}
+
+/// Waits until no notification has come for a while.
+async fn settle(woken: &mut mpsc::Receiver<()>) {
+    for _ in 0..MAX_DEBOUNCES {
+        if !matches!(time::timeout(DEBOUNCE, woken.recv()).await, Ok(Some(()))) {
+            return;
         }
     }
 }

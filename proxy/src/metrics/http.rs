@@ -2,6 +2,7 @@
 //! classification of a response when it ends. Does not see bodies: `http::body` calls it.
 
 use super::labels::{Labels, With};
+use crate::error::Error;
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -73,6 +74,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// A request that the proxy answers itself because of `error`.
+    pub fn of(error: &Error) -> Self {
+        Self {
+            status: error.status().as_u16(),
+            grpc: None,
+            error: error.label(),
+        }
+    }
+
     /// Success or failure by contract 4.5.
     pub fn class(&self) -> Class {
         if !self.error.is_empty() {

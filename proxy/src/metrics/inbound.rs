@@ -49,12 +49,7 @@ pub struct AccessSeries {
 impl AccessSeries {
     /// Counts the response that the proxy makes for an error.
     pub fn failed(&self, error: &Error, started: Instant) {
-        let outcome = Outcome {
-            status: error.status().as_u16(),
-            grpc: None,
-            error: error.label(),
-        };
-        self.http.response(outcome, started.elapsed());
+        self.http.response(Outcome::of(error), started.elapsed());
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::http::body::{Body, Observer};
 use crate::http::client::{Client, SendError, Version};
 use crate::http::{KeepAlive, headers};
-use crate::metrics::http::HttpSeries;
+use crate::metrics::http::{HttpSeries, Outcome};
 use crate::metrics::labels::{Labels, NoTlsReason, TlsStatus};
 use http::{Request, Response};
 use linkerd2_proxy_api::destination as api;
@@ -240,9 +240,10 @@ impl Endpoint {
                 let request = Box::new(self.restore(*request, carried));
                 return Err(SendError::Unsent(request, error));
             }
-            Err(error) => {
+            Err(SendError::Failed(error)) => {
                 self.http.request();
-                return Err(error);
+                self.http.response(Outcome::of(&error), started.elapsed());
+                return Err(SendError::Failed(error));
             }
         };
         self.http.request();
