@@ -150,17 +150,15 @@ impl Show {
         }
         let start = Instant::now();
         self.play(start, stop).await?;
+        let played = start.elapsed();
         self.screen
             .progress("the traffic ends; comparing all counts");
         self.stage.end_traffic().await?;
         self.stage.look().await?;
         let report = self.stage.ledger.report(true);
-        let scene = self.screen.scene(
-            start.elapsed(),
-            self.duration,
-            "the end".to_owned(),
-            &report,
-        );
+        let scene = self
+            .screen
+            .scene(played, self.duration, "the end".to_owned(), &report);
         self.screen.last(&report, &scene)?;
         self.stage.close().await?;
         Ok(report)

@@ -22,6 +22,7 @@
 //! ```
 
 mod broker;
+mod hops;
 mod http2;
 mod manifests;
 mod metrics;
@@ -33,6 +34,7 @@ pub mod grpc;
 pub mod peers;
 
 pub use broker::serve as serve_sockets;
+pub use hops::{Hop, Way, over, over_each_hop};
 pub use http2::{Client2, Server2, head, read_body};
 pub use manifests::{Manifests, NAMESPACE};
 pub use metrics::{Sample, Samples};

@@ -84,7 +84,7 @@ pub fn mesh_with(
     // The host may be quicker.
     let _ = std::fs::remove_dir_all(&folder);
     match result {
-        Ok(result) => assert!(result.is_ok(), "{:?}", result.err()),
+        Ok(result) => assert!(result.is_ok(), "{}", result.err().map(|e| describe(&e)).unwrap_or_default()),
         Err(panic) => resume_unwind(panic),
     }
 }
@@ -127,6 +127,13 @@ fn impossible(programs: &Programs) -> Option<String> {
         Ok(Err(error)) => Some(format!("the kernel refuses a network namespace ({error}): run with CAP_SYS_ADMIN")),
         _ => None,
     }
+}
+
+/// The error, and where in the test it came up if backtraces are on.
+fn describe(error: &anyhow::Error) -> String {
+    let backtrace = error.backtrace().to_string();
+    let places = backtrace.lines().map(str::trim).filter(|line| line.contains("/tests/"));
+    [&format!("{error:#}")].into_iter().map(String::as_str).chain(places).collect::<Vec<_>>().join("\n")
 }
 
 fn skip(reason: &str) {

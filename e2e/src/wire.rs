@@ -55,7 +55,8 @@ impl Head {
         self.first.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
     }
 
-    fn parse(text: &str) -> Self {
+    /// Reads a head.
+    pub fn parse(text: &str) -> Self {
         let mut lines = text.split("\r\n").filter(|line| !line.is_empty());
         let first = lines.next().unwrap_or_default().to_owned();
         let field = |line: &str| {

@@ -74,9 +74,12 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
         shutdown: settings.admin.shutdown_endpoint.then(|| shutdown.clone()),
         settings: serde_json::to_vec(&settings).unwrap_or_default().into(),
     });
-    let admin = inbound
-        .clone()
-        .serve_admin(admin_listener, settings.admin.listen, admin, signal.source());
+    let admin = inbound.clone().serve_admin(
+        admin_listener,
+        settings.admin.listen,
+        admin,
+        signal.source(),
+    );
     tokio::spawn(admin);
     tokio::spawn(sweep(registry));
 

@@ -148,9 +148,7 @@ fn path_match(path: http_route::PathMatch) -> Result<PathMatch, ConvertError> {
     }
 }
 
-fn header_matches(
-    headers: Vec<http_route::HeaderMatch>,
-) -> Result<Vec<HeaderMatch>, ConvertError> {
+fn header_matches(headers: Vec<http_route::HeaderMatch>) -> Result<Vec<HeaderMatch>, ConvertError> {
     use http_route::header_match::Value;
     let read = |header: http_route::HeaderMatch| match header.value {
         Some(Value::Exact(value)) => Ok(HeaderMatch::exact(&header.name, &value)?),

@@ -10,8 +10,8 @@ pub mod headers;
 pub mod respond;
 pub mod upgrade;
 
-use body::Body;
 use ::http::{Request, Response};
+use body::Body;
 use std::future::Future;
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use crate::admin::Admin;
 use crate::connect::{ConnectError, Connector};
 use crate::detect::{self, Carried, Tls};
 use crate::error::Error;
-use crate::http::client::{Client, ClientSettings};
+use crate::http::client::{Client, ClientSettings, Version};
 use crate::http::{Http2Params, Limits, h1, h2};
 use crate::limit::InFlight;
 use crate::metrics::inbound::{HttpLabels, InboundMetrics, TcpVerdict};
@@ -109,6 +109,14 @@ impl fmt::Display for Peer {
             None => write!(f, "{} (no identity)", self.client),
         }
     }
+}
+
+/// A connection of which all is known but what it carries.
+struct Connection {
+    stream: Stream,
+    peer: Peer,
+    port: Port,
+    drain: drain::Watch,
 }
 
 /// Why an inbound connection was ended by the proxy.
@@ -221,20 +229,19 @@ impl Inbound {
         let limit = self.context.settings.side.detect_timeout;
         let carried = detect::http(&mut stream, limit).await;
         let carried = carried.map_err(InboundError::Detect)?;
-        self.count(&mut stream, &peer, &port.policy());
-        let upstream = Upstream::Admin(admin);
-        let handler = HttpConnection::new(self.clone(), peer, port, upstream, drain.clone());
-        match carried {
-            Carried::Http2 => {
-                let served = h2::serve(stream, handler, self.context.server_http2, drain);
-                Box::pin(served).await.map_err(InboundError::Http2)
-            }
-            Carried::Http1 => {
-                let served = h1::serve(stream, handler, self.context.limits, drain);
-                Box::pin(served).await.map_err(InboundError::Http1)
-            }
-            Carried::NotHttp | Carried::Silent | Carried::Closed => Ok(()),
-        }
+        let version = match carried {
+            Carried::Http1 => Version::Http1,
+            Carried::Http2 => Version::Http2,
+            Carried::NotHttp | Carried::Silent | Carried::Closed => return Ok(()),
+        };
+        let connection = Connection {
+            stream,
+            peer,
+            port,
+            drain,
+        };
+        self.requests(connection, version, Upstream::Admin(admin))
+            .await
     }
 
     /// The life of a connection.
@@ -259,12 +266,17 @@ impl Inbound {
             tls: TlsStatus::None(NoTlsReason::PortSkipped),
             target,
         };
-        if policy.protocol == Protocol::Opaque {
-            return self.opaque(stream, peer, port, drain).await;
+        let mut stream = stream;
+        if policy.protocol != Protocol::Opaque {
+            (stream, peer.tls) = Box::pin(self.terminate(stream, false)).await?;
         }
-        let (stream, tls) = Box::pin(self.terminate(stream, false)).await?;
-        peer.tls = tls;
-        self.by_protocol(stream, peer, port, &policy, drain).await
+        let connection = Connection {
+            stream,
+            peer,
+            port,
+            drain,
+        };
+        self.by_protocol(connection, &policy).await
     }
 
     /// Where the client meant to go: an address of this workload, else nobody's business.
@@ -335,98 +347,98 @@ impl Inbound {
             let text = format!("port {} is this proxy's own", header.port);
             return Err(InboundError::Destination(text));
         }
-        let peer = Peer {
-            client,
-            tls,
-            target: SocketAddr::new(target.ip(), header.port),
+        let connection = Connection {
+            stream,
+            peer: Peer {
+                client,
+                tls,
+                target: SocketAddr::new(target.ip(), header.port),
+            },
+            port: self.ports.port(header.port)?,
+            drain,
         };
-        let port = self.ports.port(header.port)?;
         match header.protocol {
-            Some(SessionProtocol::Http1) => self.http1(stream, peer, port, drain).await,
-            Some(SessionProtocol::Http2) => self.http2(stream, peer, port, drain).await,
-            None => self.opaque(stream, peer, port, drain).await,
+            Some(SessionProtocol::Http1) => self.http(connection, Version::Http1).await,
+            Some(SessionProtocol::Http2) => self.http(connection, Version::Http2).await,
+            None => self.opaque(connection).await,
         }
     }
 
     async fn by_protocol(
         self: &Arc<Self>,
-        mut stream: Stream,
-        peer: Peer,
-        port: Port,
+        mut connection: Connection,
         policy: &ServerPolicy,
-        drain: drain::Watch,
     ) -> Result<(), InboundError> {
-        if matches!(peer.tls, TlsStatus::Opaque(_)) {
-            return self.opaque(stream, peer, port, drain).await;
+        let tls = &connection.peer.tls;
+        if matches!(tls, TlsStatus::Opaque(_)) {
+            return self.opaque(connection).await;
         }
-        let meshed = matches!(peer.tls, TlsStatus::Mesh(_));
+        let default = self.context.settings.side.detect_timeout;
         let limit = match policy.protocol {
             Protocol::Detect { timeout } => timeout,
             // The other proxy may have carried HTTP/1 on HTTP/2.
-            Protocol::Http1 if meshed => self.context.settings.side.detect_timeout,
-            Protocol::Http1 => return self.http1(stream, peer, port, drain).await,
-            Protocol::Http2 => return self.http2(stream, peer, port, drain).await,
-            Protocol::Opaque | Protocol::Tls => {
-                return self.opaque(stream, peer, port, drain).await;
-            }
-            Protocol::Invalid(_) => self.context.settings.side.detect_timeout,
+            Protocol::Http1 if matches!(tls, TlsStatus::Mesh(_)) => default,
+            Protocol::Http1 => return self.http(connection, Version::Http1).await,
+            Protocol::Http2 => return self.http(connection, Version::Http2).await,
+            Protocol::Opaque | Protocol::Tls => return self.opaque(connection).await,
+            Protocol::Invalid(_) => default,
         };
-        let carried = detect::http(&mut stream, limit).await;
+        let carried = detect::http(&mut connection.stream, limit).await;
         match carried.map_err(InboundError::Detect)? {
-            Carried::Http1 => self.http1(stream, peer, port, drain).await,
-            Carried::Http2 => self.http2(stream, peer, port, drain).await,
+            Carried::Http1 => self.http(connection, Version::Http1).await,
+            Carried::Http2 => self.http(connection, Version::Http2).await,
             Carried::Silent if policy.protocol == Protocol::Http1 => {
-                self.http1(stream, peer, port, drain).await
+                self.http(connection, Version::Http1).await
             }
-            Carried::NotHttp | Carried::Silent => self.opaque(stream, peer, port, drain).await,
+            Carried::NotHttp | Carried::Silent => self.opaque(connection).await,
             Carried::Closed => Ok(()),
         }
     }
 
-    async fn http1(
+    /// Requests to the application, until the client is done.
+    async fn http(
         self: &Arc<Self>,
-        mut stream: Stream,
-        peer: Peer,
-        port: Port,
-        drain: drain::Watch,
+        connection: Connection,
+        version: Version,
     ) -> Result<(), InboundError> {
-        self.count(&mut stream, &peer, &port.policy());
-        let handler = self.http_connection(peer, port, drain.clone());
-        let served = h1::serve(stream, handler, self.context.limits, drain);
-        Box::pin(served).await.map_err(InboundError::Http1)
+        let upstream = Upstream::App(self.client(connection.peer.target));
+        self.requests(connection, version, upstream).await
     }
 
-    async fn http2(
+    async fn requests(
         self: &Arc<Self>,
-        mut stream: Stream,
-        peer: Peer,
-        port: Port,
-        drain: drain::Watch,
+        connection: Connection,
+        version: Version,
+        upstream: Upstream,
     ) -> Result<(), InboundError> {
+        let Connection {
+            mut stream,
+            peer,
+            port,
+            drain,
+        } = connection;
         self.count(&mut stream, &peer, &port.policy());
-        let handler = self.http_connection(peer, port, drain.clone());
-        let served = h2::serve(stream, handler, self.context.server_http2, drain);
-        Box::pin(served).await.map_err(InboundError::Http2)
-    }
-
-    fn http_connection(
-        self: &Arc<Self>,
-        peer: Peer,
-        port: Port,
-        drain: drain::Watch,
-    ) -> HttpConnection {
-        let upstream = Upstream::App(self.client(peer.target));
-        HttpConnection::new(self.clone(), peer, port, upstream, drain)
+        let handler = HttpConnection::new(self.clone(), peer, port, upstream, drain.clone());
+        match version {
+            Version::Http1 => {
+                let served = h1::serve(stream, handler, self.context.limits, drain);
+                Box::pin(served).await.map_err(InboundError::Http1)
+            }
+            Version::Http2 => {
+                let served = h2::serve(stream, handler, self.context.server_http2, drain);
+                Box::pin(served).await.map_err(InboundError::Http2)
+            }
+        }
     }
 
     /// Bytes to the application, for as long as policy lets them through (contract 3.2).
-    async fn opaque(
-        self: &Arc<Self>,
-        mut stream: Stream,
-        peer: Peer,
-        port: Port,
-        _drain: drain::Watch,
-    ) -> Result<(), InboundError> {
+    async fn opaque(self: &Arc<Self>, connection: Connection) -> Result<(), InboundError> {
+        let Connection {
+            mut stream,
+            peer,
+            port,
+            drain: _held,
+        } = connection;
         let policy = port.policy();
         self.count(&mut stream, &peer, &policy);
         if let Err(error) = self.authorize(&peer, &policy, false) {

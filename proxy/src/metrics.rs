@@ -98,7 +98,11 @@ impl Metrics {
 }
 
 fn build_info() -> Labels {
-    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
     Labels::build()
         .with("date", option_env!("WEFT_BUILD_DATE").unwrap_or(""))
         .with("git_sha", option_env!("WEFT_GIT_SHA").unwrap_or(""))

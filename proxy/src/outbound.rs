@@ -132,16 +132,14 @@ impl Outbound {
         };
         match &policy.protocol {
             Protocol::Opaque(route) => self.opaque(stream, route, drain).await,
-            Protocol::Http1(_) => self.http1(stream, destination, drain).await,
-            Protocol::Http2(_) => self.http2(stream, destination, drain).await,
+            Protocol::Http1(_) => self.http(stream, Version::Http1, destination, drain).await,
+            Protocol::Http2(_) => self.http(stream, Version::Http2, destination, drain).await,
             Protocol::Detect { opaque, .. } => {
                 let carried = detect::http(&mut stream, limit).await;
                 match carried.map_err(OutboundError::Detect)? {
-                    Carried::Http1 => self.http1(stream, destination, drain).await,
-                    Carried::Http2 => self.http2(stream, destination, drain).await,
-                    Carried::NotHttp | Carried::Silent => {
-                        self.opaque(stream, opaque, drain).await
-                    }
+                    Carried::Http1 => self.http(stream, Version::Http1, destination, drain).await,
+                    Carried::Http2 => self.http(stream, Version::Http2, destination, drain).await,
+                    Carried::NotHttp | Carried::Silent => self.opaque(stream, opaque, drain).await,
                     Carried::Closed => Ok(()),
                 }
             }
@@ -166,28 +164,25 @@ impl Outbound {
         Ok(dst)
     }
 
-    async fn http1(
+    /// Requests, until the client is done.
+    async fn http(
         self: &Arc<Self>,
         stream: Stream,
+        version: Version,
         destination: Destination,
         drain: drain::Watch,
     ) -> Result<(), OutboundError> {
-        let handler =
-            HttpConnection::new(self.clone(), destination, Version::Http1, drain.clone());
-        let served = h1::serve(stream, handler, self.context.limits, drain);
-        Box::pin(served).await.map_err(OutboundError::Http1)
-    }
-
-    async fn http2(
-        self: &Arc<Self>,
-        stream: Stream,
-        destination: Destination,
-        drain: drain::Watch,
-    ) -> Result<(), OutboundError> {
-        let handler =
-            HttpConnection::new(self.clone(), destination, Version::Http2, drain.clone());
-        let served = h2::serve(stream, handler, self.context.server_http2, drain);
-        Box::pin(served).await.map_err(OutboundError::Http2)
+        let handler = HttpConnection::new(self.clone(), destination, version, drain.clone());
+        match version {
+            Version::Http1 => {
+                let served = h1::serve(stream, handler, self.context.limits, drain);
+                Box::pin(served).await.map_err(OutboundError::Http1)
+            }
+            Version::Http2 => {
+                let served = h2::serve(stream, handler, self.context.server_http2, drain);
+                Box::pin(served).await.map_err(OutboundError::Http2)
+            }
+        }
     }
 
     /// Bytes, to one endpoint, for the life of the connection.

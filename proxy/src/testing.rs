@@ -24,7 +24,10 @@ pub fn settings(changes: &[(&str, &str)]) -> Settings {
         ("IDENTITY_DIR", "/nonexistent"),
         ("IDENTITY_TRUST_ANCHORS", ANCHOR.as_str()),
         ("IDENTITY_TOKEN_FILE", "/nonexistent/token"),
-        ("IDENTITY_LOCAL_NAME", "test.test.serviceaccount.identity.linkerd.cluster.local"),
+        (
+            "IDENTITY_LOCAL_NAME",
+            "test.test.serviceaccount.identity.linkerd.cluster.local",
+        ),
     ];
     let env: HashMap<String, String> = pairs
         .iter()

@@ -1,8 +1,9 @@
 //! The current certificate of this workload and the TLS configurations made from it. Checks what it is given before it
 //! publishes it; does not ask for certificates and does not renew them.
 
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -159,7 +160,7 @@ impl Store {
         if expires <= now {
             return Err(InstallError::Ended(id.clone()));
         }
-        let _publishing = self.publishing();
+        let _publishing = self.shared.publishing.lock();
         let chain: Vec<CertificateDer<'static>> = std::iter::once(leaf_der)
             .chain(intermediates_der)
             .map(CertificateDer::from)
@@ -187,7 +188,7 @@ impl Store {
     /// that is still in use. The order is: add the new root, renew every certificate, remove the old root.
     pub fn replace_anchors(&self, anchors: &TrustAnchors) -> Result<(), InstallError> {
         let trust = Trust::new(anchors);
-        let _publishing = self.publishing();
+        let _publishing = self.shared.publishing.lock();
         if let Some(current) = self.current() {
             trust
                 .verify_own(&current.certified.cert)
@@ -200,14 +201,6 @@ impl Store {
         }
         self.shared.trust.store(Arc::new(trust));
         Ok(())
-    }
-
-    fn publishing(&self) -> MutexGuard<'_, ()> {
-        // The lock guards no data of its own, so a panic while it was held leaves nothing half done.
-        self.shared
-            .publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -94,7 +94,11 @@ pub fn facts(pod: &SeenPod) -> Result<Facts, FactsError> {
 
 /// The iptables rules of a Pod; none if it is not in the mesh, by `linkerd.io/inject: disabled` (contract 9.2).
 pub fn rules(pod: &SeenPod) -> Result<Option<Rules>, FactsError> {
-    if pod.annotations.get("linkerd.io/inject").is_some_and(|value| value == "disabled") {
+    if pod
+        .annotations
+        .get("linkerd.io/inject")
+        .is_some_and(|value| value == "disabled")
+    {
         return Ok(None);
     }
     let mut rules = Rules {
@@ -221,7 +225,9 @@ mod tests {
             facts(&pod()).expect("good annotations").opaque_ports,
             [6379, 25]
         );
-        let rules = rules(&pod()).expect("good annotations").expect("in the mesh");
+        let rules = rules(&pod())
+            .expect("good annotations")
+            .expect("in the mesh");
         assert_eq!(
             rules.inbound_ports_to_ignore.last(),
             Some(&PortRange {

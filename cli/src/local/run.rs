@@ -91,14 +91,7 @@ pub fn own_program() -> anyhow::Result<PathBuf> {
 
 /// Runs `weft run`; the exit code is that of the command, 128 + N if signal N ended it.
 pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let options = MeshOptions {
-        manifests: args.mesh.manifests,
-        state_dir: args.mesh.state_dir,
-        weft: own_program()?,
-        proxy: proxy_beside(args.proxy)?,
-        ephemeral: None,
-        tuning: args.tuning,
-    };
+    let options = options(&args)?;
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -139,6 +132,17 @@ pub async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         .await
         .context("the command has ended, but")?;
     Ok(exit_code(status))
+}
+
+fn options(args: &RunArgs) -> anyhow::Result<MeshOptions> {
+    Ok(MeshOptions {
+        manifests: args.mesh.manifests.clone(),
+        state_dir: args.mesh.state_dir.clone(),
+        weft: own_program()?,
+        proxy: proxy_beside(args.proxy.clone())?,
+        ephemeral: None,
+        tuning: args.tuning.clone(),
+    })
 }
 
 fn forward(child: &Child, signal: Signal) {

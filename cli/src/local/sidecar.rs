@@ -81,44 +81,58 @@ impl Common {
     }
 }
 
-/// The proxy's environment. `identity_dir` and `token` are where it finds its private folder and its token.
+/// The proxy's environment.
 pub fn environment(
     common: &Common,
     facts: &Facts,
     ip: Ipv4Addr,
     control: ControlPlane,
 ) -> Vec<(String, String)> {
+    let fixed = FIXED
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()));
+    let variables = fixed
+        .chain(control_plane(common, control))
+        .chain(of_pod(common, facts, ip))
+        .map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value));
+    let helpers = [
+        ("_pod_name", facts.workload.clone()),
+        ("_pod_ns", facts.namespace.clone()),
+        ("_pod_ip", ip.to_string()),
+        ("_pod_sa", facts.service_account.clone()),
+        ("_l5d_ns", common.control_namespace.clone()),
+        ("_l5d_trustdomain", common.trust_domain.clone()),
+    ];
+    let helpers = helpers.map(|(name, value)| (name.to_owned(), value));
+    variables.chain(helpers).collect()
+}
+
+fn control_plane(common: &Common, control: ControlPlane) -> Vec<(&'static str, String)> {
+    const SERVICES: [(&str, &str, u16); 3] = [
+        ("IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME", 8080),
+        ("DESTINATION_SVC_ADDR", "DESTINATION_SVC_NAME", 8086),
+        ("POLICY_SVC_ADDR", "POLICY_SVC_NAME", 8090),
+    ];
+    let identity = common.identity(CONTROL_NAME, &common.control_namespace);
+    let one = |(addr, name, port)| match control {
+        ControlPlane::Own => vec![(addr, format!("localhost.:{port}"))],
+        ControlPlane::Other => {
+            vec![
+                (addr, format!("{CONTROL}:{port}")),
+                (name, identity.clone()),
+            ]
+        }
+    };
+    SERVICES.into_iter().flat_map(one).collect()
+}
+
+fn of_pod(common: &Common, facts: &Facts, ip: Ipv4Addr) -> Vec<(&'static str, String)> {
     let Facts {
         namespace,
         workload,
         service_account,
         ..
     } = facts;
-    let mut pairs: Vec<(&str, String)> = FIXED
-        .iter()
-        .map(|(name, value)| (*name, (*value).to_owned()))
-        .collect();
-    for (base, port) in [
-        ("IDENTITY_SVC", 8080),
-        ("DESTINATION_SVC", 8086),
-        ("POLICY_SVC", 8090),
-    ] {
-        let (addr_name, identity_name) = match base {
-            "IDENTITY_SVC" => ("IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME"),
-            "DESTINATION_SVC" => ("DESTINATION_SVC_ADDR", "DESTINATION_SVC_NAME"),
-            _ => ("POLICY_SVC_ADDR", "POLICY_SVC_NAME"),
-        };
-        match control {
-            ControlPlane::Own => pairs.push((addr_name, format!("localhost.:{port}"))),
-            ControlPlane::Other => pairs.extend([
-                (addr_name, format!("{CONTROL}:{port}")),
-                (
-                    identity_name,
-                    common.identity(CONTROL_NAME, &common.control_namespace),
-                ),
-            ]),
-        }
-    }
     let list = |ports: &[u16]| {
         ports
             .iter()
@@ -126,7 +140,10 @@ pub fn environment(
             .collect::<Vec<_>>()
             .join(",")
     };
-    pairs.extend([
+    // Both end in a line break, as those of the injector do (contract 1.2).
+    let context = serde_json::json!({ "ns": namespace, "nodeName": "local", "pod": workload });
+    let token = serde_json::json!({ "ns": namespace, "pod": workload });
+    let mut pairs = vec![
         ("INBOUND_IPS", ip.to_string()),
         ("INBOUND_PORTS", list(&facts.ports)),
         (
@@ -134,55 +151,27 @@ pub fn environment(
             common.identity(service_account, namespace),
         ),
         ("IDENTITY_TRUST_ANCHORS", common.trust_anchors.clone()),
-        // Both end in a line break, as those of the injector do (contract 1.2).
-        (
-            "DESTINATION_CONTEXT",
-            format!(
-                "{}\n",
-                serde_json::json!({ "ns": namespace, "nodeName": "local", "pod": workload })
-            ),
-        ),
-        (
-            "POLICY_WORKLOAD",
-            format!(
-                "{}\n",
-                serde_json::json!({ "ns": namespace, "pod": workload })
-            ),
-        ),
+        ("DESTINATION_CONTEXT", format!("{context}\n")),
+        ("POLICY_WORKLOAD", format!("{token}\n")),
         ("SHUTDOWN_GRACE_PERIOD", format!("{}s", GRACE.as_secs())),
         ("LOG", common.log.clone()),
-    ]);
+    ];
     if !facts.opaque_ports.is_empty() {
         pairs.push((
             "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
             list(&facts.opaque_ports),
         ));
     }
-    pairs.extend(
-        facts
-            .default_policy
-            .clone()
-            .map(|policy| ("INBOUND_DEFAULT_POLICY", policy)),
-    );
-    pairs.extend(
-        common
-            .min_refresh
-            .map(|time| ("IDENTITY_MIN_REFRESH", format!("{}ms", time.as_millis()))),
-    );
-    let named = pairs
-        .into_iter()
-        .map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value));
-    let helpers = [
-        ("_pod_name", workload.clone()),
-        ("_pod_ns", namespace.clone()),
-        ("_pod_ip", ip.to_string()),
-        ("_pod_sa", service_account.clone()),
-        ("_l5d_ns", common.control_namespace.clone()),
-        ("_l5d_trustdomain", common.trust_domain.clone()),
-    ];
-    named
-        .chain(helpers.map(|(name, value)| (name.to_owned(), value)))
-        .collect()
+    let policy = facts
+        .default_policy
+        .clone()
+        .map(|policy| ("INBOUND_DEFAULT_POLICY", policy));
+    let refresh = common
+        .min_refresh
+        .map(|time| format!("{}ms", time.as_millis()));
+    pairs.extend(policy);
+    pairs.extend(refresh.map(|time| ("IDENTITY_MIN_REFRESH", time)));
+    pairs
 }
 
 /// What the injector sets for every pod; IPv4 only, since a sandbox has no other addresses. Paths are relative to the

@@ -107,66 +107,69 @@ pub(super) fn read_policy(
     name: &Name,
     notes: &mut Notes,
 ) -> Option<Authorization> {
-    let target = &policy.spec.target_ref;
-    if target
-        .namespace
-        .as_deref()
-        .is_some_and(|ns| ns != &*name.namespace)
-    {
-        return notes.refuse(
-            "spec.targetRef.namespace",
-            "a policy's target is in its own namespace",
-        );
-    }
-    let named: Arc<str> = target.name.as_str().into();
-    let target = match (core_group(&target.group), target.kind.as_str()) {
-        (POLICY_GROUP, "Server") => AuthorizationTarget::Server(named),
-        (POLICY_GROUP, "HTTPRoute") => AuthorizationTarget::HttpRoute(Kind::PolicyHttpRoute, named),
-        ("gateway.networking.k8s.io", "HTTPRoute") => {
-            AuthorizationTarget::HttpRoute(Kind::GatewayHttpRoute, named)
-        }
-        ("", "Namespace") if named == name.namespace => AuthorizationTarget::Namespace,
-        ("", "Namespace") => {
-            return notes.refuse("spec.targetRef.name", "must be the policy's own namespace");
-        }
-        (group, kind) => {
-            return notes.refuse(
-                "spec.targetRef",
-                format!("{kind}.{group} is not a Server, HTTPRoute or Namespace"),
-            );
-        }
-    };
-    let mut required = Vec::new();
-    for (index, reference) in policy.spec.required_authentication_refs.iter().enumerate() {
-        match authentication(reference, &name.namespace) {
-            Some(reference) => required.push(reference),
-            None => {
-                let field = format!("spec.requiredAuthenticationRefs[{index}]");
-                return notes.refuse(
-                    &field,
-                    format!(
-                        "{}.{} is not an authentication",
-                        reference.kind, reference.group
-                    ),
-                );
-            }
-        }
-    }
-    let networks = required
-        .iter()
-        .filter(|r| matches!(r, AuthenticationRef::Network(_)))
-        .count();
-    if networks > 1 || required.len() - networks > 1 {
-        let reason =
-            "at most one MeshTLSAuthentication or ServiceAccount and one NetworkAuthentication";
-        return notes.refuse("spec.requiredAuthenticationRefs", reason);
-    }
+    let target = read_target(&policy.spec.target_ref, name, notes)?;
+    let required = read_required(
+        &policy.spec.required_authentication_refs,
+        &name.namespace,
+        notes,
+    )?;
     Some(Authorization {
         name: name.clone(),
         created: created(&policy.metadata),
         target,
         required,
     })
+}
+
+fn read_target(target: &TypedRef, name: &Name, notes: &mut Notes) -> Option<AuthorizationTarget> {
+    let elsewhere = |ns: &str| ns != &*name.namespace;
+    if target.namespace.as_deref().is_some_and(elsewhere) {
+        let reason = "a policy's target is in its own namespace";
+        return notes.refuse("spec.targetRef.namespace", reason);
+    }
+    let named: Arc<str> = target.name.as_str().into();
+    match (core_group(&target.group), target.kind.as_str()) {
+        (POLICY_GROUP, "Server") => Some(AuthorizationTarget::Server(named)),
+        (POLICY_GROUP, "HTTPRoute") => {
+            Some(AuthorizationTarget::HttpRoute(Kind::PolicyHttpRoute, named))
+        }
+        ("gateway.networking.k8s.io", "HTTPRoute") => Some(AuthorizationTarget::HttpRoute(
+            Kind::GatewayHttpRoute,
+            named,
+        )),
+        ("", "Namespace") if named == name.namespace => Some(AuthorizationTarget::Namespace),
+        ("", "Namespace") => {
+            notes.refuse("spec.targetRef.name", "must be the policy's own namespace")
+        }
+        (group, kind) => {
+            let reason = format!("{kind}.{group} is not a Server, HTTPRoute or Namespace");
+            notes.refuse("spec.targetRef", reason)
+        }
+    }
+}
+
+fn read_required(
+    references: &[TypedRef],
+    namespace: &str,
+    notes: &mut Notes,
+) -> Option<Vec<AuthenticationRef>> {
+    let mut required = Vec::with_capacity(references.len());
+    for (index, reference) in references.iter().enumerate() {
+        let Some(read) = authentication(reference, namespace) else {
+            let field = format!("spec.requiredAuthenticationRefs[{index}]");
+            let TypedRef { kind, group, .. } = reference;
+            return notes.refuse(&field, format!("{kind}.{group} is not an authentication"));
+        };
+        required.push(read);
+    }
+    let network = |r: &&AuthenticationRef| matches!(r, AuthenticationRef::Network(_));
+    let networks = required.iter().filter(network).count();
+    if networks > 1 || required.len() - networks > 1 {
+        let reason =
+            "at most one MeshTLSAuthentication or ServiceAccount and one NetworkAuthentication";
+        return notes.refuse("spec.requiredAuthenticationRefs", reason);
+    }
+    Some(required)
 }
 
 fn core_group(group: &str) -> &str {

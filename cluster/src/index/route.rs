@@ -63,7 +63,7 @@ pub struct RouteParent {
 }
 
 /// A rule of a [`Route`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteRule {
     /// Any of these; none = everything.
     pub matches: Vec<RouteMatch>,
@@ -112,51 +112,43 @@ pub(super) fn read(
 ) -> Option<Route> {
     let spec = &route.spec;
     let hosts = matches::hosts(&spec.hostnames, notes)?;
-    if spec.rules.len() > MAX_ITEMS {
-        return notes.refuse(
-            "spec.rules",
-            format!(
-                "{} rules, at most {MAX_ITEMS} are allowed",
-                spec.rules.len()
-            ),
-        );
-    }
     let timeouts = match timeout_annotations(route.metadata.annotations.as_ref()) {
         Ok(timeouts) => timeouts,
         Err((field, reason)) => return notes.refuse(&field, reason),
     };
-    let mut rules = Vec::with_capacity(spec.rules.len());
-    for (index, rule) in spec.rules.iter().enumerate() {
-        rules.push(read_rule(
+    let parents = spec.parent_refs.iter();
+    Some(Route {
+        group,
+        name: name.clone(),
+        created: created(&route.metadata),
+        parents: parents
+            .filter_map(|parent| read_parent(parent, route, name))
+            .collect(),
+        hosts,
+        rules: read_rules(&spec.rules, name, notes)?,
+        timeouts,
+    })
+}
+
+fn read_rules(rules: &[route::Rule], name: &Name, notes: &mut Notes) -> Option<Vec<RouteRule>> {
+    if rules.len() > MAX_ITEMS {
+        let reason = format!("{} rules, at most {MAX_ITEMS} are allowed", rules.len());
+        return notes.refuse("spec.rules", reason);
+    }
+    if rules.is_empty() {
+        // The Gateway API's default: one rule that matches everything.
+        return Some(vec![RouteRule::default()]);
+    }
+    let mut read = Vec::with_capacity(rules.len());
+    for (index, rule) in rules.iter().enumerate() {
+        read.push(read_rule(
             rule,
             name,
             &format!("spec.rules[{index}]"),
             notes,
         )?);
     }
-    if rules.is_empty() {
-        // The Gateway API's default: one rule that matches everything.
-        rules.push(RouteRule {
-            matches: Vec::new(),
-            filters: Vec::new(),
-            backends: Vec::new(),
-            request_timeout: None,
-        });
-    }
-    let parents = spec
-        .parent_refs
-        .iter()
-        .filter_map(|parent| read_parent(parent, route, name))
-        .collect();
-    Some(Route {
-        group,
-        name: name.clone(),
-        created: created(&route.metadata),
-        parents,
-        hosts,
-        rules,
-        timeouts,
-    })
+    Some(read)
 }
 
 fn read_parent(parent: &ParentRef, route: &HttpRoute, name: &Name) -> Option<RouteParent> {
@@ -220,28 +212,30 @@ fn read_rule(rule: &route::Rule, name: &Name, field: &str, notes: &mut Notes) ->
             notes,
         )?);
     }
-    let request_timeout = match rule
-        .timeouts
-        .as_ref()
-        .and_then(|t| t.request.as_deref())
-        .map(timeouts::gateway_duration)
-    {
-        None => None,
-        // Zero means "no limit" in the Gateway API.
-        Some(Some(limit)) => Some(limit).filter(|limit| !limit.is_zero()),
-        Some(None) => {
-            return notes.refuse(
-                &format!("{field}.timeouts.request"),
-                "expected a duration such as 100ms or 1h30m",
-            );
-        }
-    };
     Some(RouteRule {
         matches,
         filters,
         backends,
-        request_timeout,
+        request_timeout: read_timeout(rule, field, notes)?,
     })
+}
+
+/// `timeouts.request`; zero means "no limit" in the Gateway API. `backendRequest` has no effect in the proxies (contract 4.2).
+#[expect(
+    clippy::option_option,
+    reason = "a refusal and no limit are two different answers"
+)]
+fn read_timeout(rule: &route::Rule, field: &str, notes: &mut Notes) -> Option<Option<Duration>> {
+    let Some(text) = rule.timeouts.as_ref().and_then(|t| t.request.as_deref()) else {
+        return Some(None);
+    };
+    match timeouts::gateway_duration(text) {
+        Some(limit) => Some(Some(limit).filter(|limit| !limit.is_zero())),
+        None => notes.refuse(
+            &format!("{field}.timeouts.request"),
+            "expected a duration such as 100ms or 1h30m",
+        ),
+    }
 }
 
 fn read_backend(

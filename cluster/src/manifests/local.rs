@@ -118,7 +118,10 @@ pub(super) fn complete(
 /// Adds what the injector adds to a pod, as far as discovery and policy look at it (contract 8.1).
 fn mark_meshed(pod: &mut Pod, control_namespace: &str) {
     let annotations = pod.metadata.annotations.as_ref();
-    if annotations.and_then(|a| a.get("linkerd.io/inject")).is_some_and(|v| v == "disabled") {
+    if annotations
+        .and_then(|a| a.get("linkerd.io/inject"))
+        .is_some_and(|v| v == "disabled")
+    {
         return;
     }
     let labels = pod.metadata.labels.get_or_insert_default();

@@ -189,14 +189,23 @@ impl At<'_> {
         field: Option<F>,
         reason: impl ToString,
     ) -> ManifestError {
+        let field = field.map(|field| field.as_ref().to_owned());
         ManifestError {
             file: self.path.to_owned(),
             document: Some(self.document),
             line,
-            field: field.map(|field| field.as_ref().to_owned()),
-            reason: reason.to_string(),
+            reason: bare(reason.to_string(), field.as_deref()),
+            field,
         }
     }
+}
+
+/// A parser's message without the place, which is told apart from it.
+fn bare(reason: String, field: Option<&str>) -> String {
+    let end = reason.rfind(" at line ").unwrap_or(reason.len());
+    let message = reason.get(..end).unwrap_or(&reason);
+    let prefix = format!("{}: ", field.unwrap_or("."));
+    message.strip_prefix(&prefix).unwrap_or(message).to_owned()
 }
 
 fn path(path: String) -> Option<String> {

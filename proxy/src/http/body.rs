@@ -3,8 +3,8 @@
 
 use super::client::StreamGuard;
 use super::h1::UpstreamH1;
-use crate::outbound::balance::Pending;
 use crate::metrics::http::{HttpSeries, Outcome};
+use crate::outbound::balance::Pending;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
@@ -137,10 +137,7 @@ impl Body {
         matches!(self.kind, Kind::Empty) || self.is_end_stream()
     }
 
-    fn poll_kind(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_kind(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.kind {
             Kind::Empty => Poll::Ready(None),
             Kind::Full(bytes) => {
@@ -223,7 +220,8 @@ impl http_body::Body for Body {
         if this.observer.is_some() {
             this.observe(&frame);
         }
-        if this.ended.is_some() && (frame.is_none() || this.is_end_stream())
+        if this.ended.is_some()
+            && (frame.is_none() || this.is_end_stream())
             && let Some(ended) = this.ended.take()
         {
             ended.store(true, Ordering::Relaxed);

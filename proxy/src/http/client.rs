@@ -278,9 +278,8 @@ impl Client {
             connection.detach();
             None
         };
-        response.map(|incoming| {
-            Body::upstream_h1(UpstreamH1::new(incoming, connection, &self.idle))
-        })
+        response
+            .map(|incoming| Body::upstream_h1(UpstreamH1::new(incoming, connection, &self.idle)))
     }
 }
 

@@ -152,7 +152,10 @@ impl Redirect {
             (None, Some(_)) => None,
             (None, None) => port.map(str::to_owned),
         };
-        let default = matches!((scheme, port.as_deref()), ("http", Some("80")) | ("https", Some("443")));
+        let default = matches!(
+            (scheme, port.as_deref()),
+            ("http", Some("80")) | ("https", Some("443"))
+        );
         let host = self.host.as_deref().unwrap_or(host);
         let path = self.path(request.uri());
         match port.filter(|_| !default) {
@@ -189,7 +192,10 @@ impl Redirect {
 fn absolute(request: &Request<Body>) -> Option<String> {
     let authority = super::headers::authority(request)?;
     let scheme = request.uri().scheme_str().unwrap_or("http");
-    let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", PathAndQuery::as_str);
     Some(format!("{scheme}://{authority}{path}"))
 }
 
@@ -277,7 +283,10 @@ mod tests {
             headers.append(name(n), HeaderValue::from_str(v).expect("valid"));
         }
         change.apply(&mut headers);
-        let all: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.as_bytes())).collect();
+        let all: Vec<_> = headers
+            .iter()
+            .map(|(n, v)| (n.as_str(), v.as_bytes()))
+            .collect();
         assert_eq!(all, [("a", b"1".as_slice()), ("a", b"2"), ("b", b"3")]);
     }
 }

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use weft_runtime::drain;
 
 /// Serves HTTP/1.0 and 1.1 on `io` until the client is done, or draining began and the request
@@ -107,10 +107,7 @@ impl Connection {
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn send(
-        &mut self,
-        request: Request<Body>,
-    ) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
         let mut response = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             if let Some(driver) = &mut self.driver
@@ -177,7 +174,9 @@ impl UpstreamH1 {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let mut frame = http_body::Body::poll_frame(Pin::new(&mut self.incoming), cx);
-        if frame.is_pending() && let Some(connection) = &mut self.connection {
+        if frame.is_pending()
+            && let Some(connection) = &mut self.connection
+        {
             connection.drive(cx);
             frame = http_body::Body::poll_frame(Pin::new(&mut self.incoming), cx);
         }
@@ -194,6 +193,16 @@ impl UpstreamH1 {
             && let Some(home) = self.home.upgrade()
         {
             home.put(connection);
+        }
+    }
+}
+
+impl Drop for UpstreamH1 {
+    /// A body that is known to be empty or at its end is dropped without a last poll.
+    fn drop(&mut self) {
+        if self.connection.is_some() && self.is_end_stream() {
+            // An idle connection is not driven, so that nobody need be woken.
+            self.finish(&mut Context::from_waker(Waker::noop()));
         }
     }
 }

@@ -24,8 +24,7 @@ pub async fn serve<H: Handler>(
     params: Http2Params,
     drain: drain::Watch,
 ) -> Result<(), h2::Error> {
-    let mut connection: h2::server::Connection<_, Bytes> =
-        params.server().handshake(io).await?;
+    let mut connection: h2::server::Connection<_, Bytes> = params.server().handshake(io).await?;
     let mut keep_alive = pin!(watch_peer(connection.ping_pong(), params.keep_alive));
     let mut draining = pin!(drain.signaled());
     let mut told = false;

@@ -7,6 +7,7 @@ use http::header::{
 };
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Response, Version};
+use weft_core::route::RequestView;
 
 /// Says that a message is HTTP/1 although it travels on HTTP/2 (contract 3.6, 4.3).
 pub const ORIG_PROTO: HeaderName = HeaderName::from_static("l5d-orig-proto");
@@ -22,6 +23,12 @@ pub const REQUIRE_ID: HeaderName = HeaderName::from_static("l5d-require-id");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION_LEGACY: HeaderName = HeaderName::from_static("proxy-connection");
 const ABSOLUTE_FORM: &str = "; absolute-form";
+
+/// The version of the response to a request of `version`. To a 1.0 client hyper speaks 1.0 by itself, but it keeps the
+/// connection, if that client asked for it, only for a response that is 1.1.
+pub fn answer_version(version: Version) -> Version {
+    version.max(Version::HTTP_11)
+}
 
 /// Whether a request asks for another protocol on its connection (RFC 9110 section 7.8), or for
 /// a tunnel.
@@ -80,6 +87,17 @@ pub fn authority<B>(request: &Request<B>) -> Option<&str> {
     match request.uri().authority() {
         Some(authority) => Some(authority.as_str()),
         None => request.headers().get(HOST)?.to_str().ok(),
+    }
+}
+
+/// What routes look at.
+pub fn view<B>(request: &Request<B>) -> RequestView<'_> {
+    RequestView {
+        method: request.method(),
+        host: authority(request),
+        path: request.uri().path(),
+        query: request.uri().query(),
+        headers: request.headers(),
     }
 }
 

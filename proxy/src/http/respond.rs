@@ -57,10 +57,7 @@ impl Answer {
             out.insert(LOCATION, location);
         }
         if self.grpc && !matches!(error, Error::Redirect { .. }) {
-            out.insert(
-                CONTENT_TYPE,
-                HeaderValue::from_static("application/grpc"),
-            );
+            out.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
             out.insert("grpc-status", HeaderValue::from(error.grpc_code()));
             if self.informational {
                 out.insert("grpc-message", percent_encode(&message));
@@ -129,7 +126,9 @@ mod tests {
     #[test]
     fn an_http1_client_is_told_to_close() {
         let request = request(Version::HTTP_11, "text/plain");
-        let response = Answer::to(&request, true).error(&error()).expect("no reset");
+        let response = Answer::to(&request, true)
+            .error(&error())
+            .expect("no reset");
         assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(response.headers()[CONNECTION], "close");
         assert!(response.headers().contains_key(headers::PROXY_ERROR));
@@ -138,7 +137,9 @@ mod tests {
     #[test]
     fn a_grpc_client_gets_a_status_in_the_head() {
         let request = request(Version::HTTP_2, "application/grpc+proto");
-        let response = Answer::to(&request, true).error(&error()).expect("no reset");
+        let response = Answer::to(&request, true)
+            .error(&error())
+            .expect("no reset");
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["grpc-status"], "4");
         assert!(!response.headers().contains_key(CONNECTION), "case H15");
@@ -147,8 +148,13 @@ mod tests {
     #[test]
     fn a_stranger_learns_nothing() {
         let request = request(Version::HTTP_11, "text/plain");
-        let response = Answer::to(&request, false).error(&error()).expect("no reset");
-        assert!(!response.headers().contains_key(headers::PROXY_ERROR), "case P26");
+        let response = Answer::to(&request, false)
+            .error(&error())
+            .expect("no reset");
+        assert!(
+            !response.headers().contains_key(headers::PROXY_ERROR),
+            "case P26"
+        );
         assert!(!response.headers().contains_key(headers::PROXY_CONNECTION));
     }
 }

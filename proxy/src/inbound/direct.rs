@@ -4,7 +4,9 @@
 use crate::stream::{Lookahead, Stream};
 use std::io;
 use std::time::Duration;
-use weft_core::transport_header::{Decoded, MAX_MESSAGE, PREFACE, TransportHeader, TransportHeaderError};
+use weft_core::transport_header::{
+    Decoded, MAX_MESSAGE, PREFACE, TransportHeader, TransportHeaderError,
+};
 
 /// Why a direct connection is of no use.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,10 @@
 //! Owns the life of an inbound request: restore → identify → route → authorize → filters →
 //! forward. Reads top to bottom; the rules themselves are elsewhere.
 
-use super::{Inbound, Peer};
-use crate::admin::Admin;
 use super::policy::{RouteAccess, ServerPolicy};
 use super::ports::Port;
+use super::{Inbound, Peer};
+use crate::admin::Admin;
 use crate::convert::Meta;
 use crate::error::Error;
 use crate::http::body::{Body, Observer};
@@ -101,8 +101,8 @@ impl Inner {
         if let super::policy::Protocol::Invalid(reason) = &policy.protocol {
             return Err(Error::InvalidPolicy(reason.clone()));
         }
-        let found = policy.find(request.method(), request.uri(), request.headers());
-        let Some((_, access, filters)) = found else {
+        let found = policy.find(&headers::view(&request));
+        let Some((access, filters)) = found else {
             self.inbound.context.metrics.no_route(&self.labels(&policy));
             return Err(Error::NoRoute);
         };
@@ -200,13 +200,17 @@ impl Inner {
         if !http2 && !headers::is_upgrade(&request) {
             headers::strip_hop_by_hop(request.headers_mut());
         }
-        let upstream = if http2 { Version::Http2 } else { Version::Http1 };
+        let upstream = if http2 {
+            Version::Http2
+        } else {
+            Version::Http1
+        };
         let sent = client.send(upstream, request).await;
         let mut response = sent.map_err(|error| match error {
             SendError::Unsent(_, error) => Error::Connect(error),
             SendError::Failed(error) => error,
         })?;
-        *response.version_mut() = version;
+        *response.version_mut() = headers::answer_version(version);
         match upgraded {
             Some(upgraded) if upgrade::accepted(&response, connect) => {
                 upgrade::join(upgraded, &mut response, self.drain.clone());

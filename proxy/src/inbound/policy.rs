@@ -4,7 +4,6 @@
 use crate::convert::{self, ConvertError, Meta, invalid};
 use crate::http::filter::Filter;
 use crate::settings::DefaultPolicy;
-use http::{HeaderMap, Method, Uri};
 use ipnet::IpNet;
 use linkerd2_proxy_api::inbound as api;
 use std::collections::HashMap;
@@ -67,37 +66,19 @@ enum Rules {
 }
 
 impl ServerPolicy {
-    /// The route of a request (contract 3.2): its index, who may use it, and its filters.
-    pub fn find(
-        &self,
-        method: &Method,
-        uri: &Uri,
-        headers: &HeaderMap,
-    ) -> Option<(usize, &RouteAccess, &[Filter])> {
-        let host = match uri.authority() {
-            Some(authority) => Some(authority.as_str()),
-            None => headers
-                .get(http::header::HOST)
-                .and_then(|h| h.to_str().ok()),
-        };
-        let view = RequestView {
-            method,
-            host,
-            path: uri.path(),
-            query: uri.query(),
-            headers,
-        };
+    /// The route of a request (contract 3.2): who may use it, and its filters.
+    pub fn find(&self, request: &RequestView<'_>) -> Option<(&RouteAccess, &[Filter])> {
         let (index, filters) = match &self.rules {
             Rules::Http(routes) => {
-                let (index, rule) = route::find(routes, &view)?;
+                let (index, rule) = route::find(routes, request)?;
                 (index, &rule.policy)
             }
             Rules::Grpc(routes) => {
-                let (index, rule) = route::find_grpc(routes, &view)?;
+                let (index, rule) = route::find_grpc(routes, request)?;
                 (index, &rule.policy)
             }
         };
-        Some((index, self.routes.get(index)?, filters))
+        Some((self.routes.get(index)?, filters))
     }
 
     /// What holds until the control plane has spoken.
@@ -285,7 +266,11 @@ fn network(network: api::Network) -> Result<Network, ConvertError> {
     let net = network.net.ok_or(ConvertError::Missing("network"))?;
     Ok(Network {
         net: read(net)?,
-        except: network.except.into_iter().map(read).collect::<Result<_, _>>()?,
+        except: network
+            .except
+            .into_iter()
+            .map(read)
+            .collect::<Result<_, _>>()?,
     })
 }
 
@@ -315,9 +300,7 @@ fn authentication(authn: Option<api::Authn>) -> Result<Authentication, ConvertEr
     }
 }
 
-fn http_routes(
-    routes: Vec<api::HttpRoute>,
-) -> Result<(Vec<RouteAccess>, Rules), ConvertError> {
+fn http_routes(routes: Vec<api::HttpRoute>) -> Result<(Vec<RouteAccess>, Rules), ConvertError> {
     let mut access = Vec::with_capacity(routes.len());
     let mut rules = Vec::with_capacity(routes.len());
     for route in routes {
@@ -354,9 +337,7 @@ fn http_rule(rule: api::http_route::Rule) -> Result<Rule<Vec<Filter>>, ConvertEr
     })
 }
 
-fn grpc_routes(
-    routes: Vec<api::GrpcRoute>,
-) -> Result<(Vec<RouteAccess>, Rules), ConvertError> {
+fn grpc_routes(routes: Vec<api::GrpcRoute>) -> Result<(Vec<RouteAccess>, Rules), ConvertError> {
     let mut access = Vec::with_capacity(routes.len());
     let mut rules = Vec::with_capacity(routes.len());
     for route in routes {

@@ -63,9 +63,17 @@ impl BalancerMetrics {
         let help = "Times the balancer entered failfast";
         r.register(&name("queue_gate_shut_total"), help, f.gate_shut);
         let help = "When the balancer last left failfast";
-        r.register(&name("queue_gate_open_time_seconds"), help, f.gate_open_time);
+        r.register(
+            &name("queue_gate_open_time_seconds"),
+            help,
+            f.gate_open_time,
+        );
         let help = "When the balancer last entered failfast";
-        r.register(&name("queue_gate_shut_time_seconds"), help, f.gate_shut_time);
+        r.register(
+            &name("queue_gate_shut_time_seconds"),
+            help,
+            f.gate_shut_time,
+        );
         let help = "How long a request waits before failfast";
         r.register(&name("queue_gate_timeout_seconds"), help, f.gate_timeout);
         this
@@ -73,9 +81,8 @@ impl BalancerMetrics {
 
     /// Resolves the series of one balancer.
     pub fn series(&self, labels: &Labels, failfast: Duration) -> BalancerSeries {
-        let first = |name: &'static str, value: &str| {
-            Labels::build().with(name, value).all(labels).done()
-        };
+        let first =
+            |name: &'static str, value: &str| Labels::build().with(name, value).all(labels).done();
         let state = |s: &str| self.endpoints.resolve(&first("endpoint_state", s));
         let op = |s: &str| self.updates.resolve(&first("op", s));
         let gate_timeout = self.gate_timeout.resolve(labels);

@@ -90,8 +90,7 @@ impl Outcome {
         }
         match self.grpc {
             Some(code) => classify::grpc(Some(code)),
-            None => http::StatusCode::from_u16(self.status)
-                .map_or(Class::Failure, classify::http),
+            None => http::StatusCode::from_u16(self.status).map_or(Class::Failure, classify::http),
         }
     }
 }

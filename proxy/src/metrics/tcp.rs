@@ -27,7 +27,11 @@ impl TcpMetrics {
             write_bytes: Family::new(Counter::default),
             close_total: Family::new(Counter::default),
         };
-        registry.register_legacy("tcp_open_total", "Connections opened", this.open_total.clone());
+        registry.register_legacy(
+            "tcp_open_total",
+            "Connections opened",
+            this.open_total.clone(),
+        );
         registry.register_legacy(
             "tcp_open_connections",
             "Connections open now",
@@ -43,7 +47,11 @@ impl TcpMetrics {
             "Payload bytes written to peers",
             this.write_bytes.clone(),
         );
-        registry.register_legacy("tcp_close_total", "Connections closed", this.close_total.clone());
+        registry.register_legacy(
+            "tcp_close_total",
+            "Connections closed",
+            this.close_total.clone(),
+        );
         this
     }
 

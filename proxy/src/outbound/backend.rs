@@ -164,14 +164,20 @@ impl Backends {
         let metrics = match key.traffic {
             Traffic::Http => {
                 let failfast = context.settings.side.http.failfast_timeout;
-                context.metrics.http_balancer.series(&labels.done(), failfast)
+                context
+                    .metrics
+                    .http_balancer
+                    .series(&labels.done(), failfast)
             }
             Traffic::Tcp => {
                 let failfast = context.settings.tcp.failfast_timeout;
                 let labels = labels
                     .with("logical", key.path.as_str())
                     .with("concrete", key.path.as_str());
-                context.metrics.tcp_balancer.series(&labels.done(), failfast)
+                context
+                    .metrics
+                    .tcp_balancer
+                    .series(&labels.done(), failfast)
             }
         };
         let name = match key.traffic {

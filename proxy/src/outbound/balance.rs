@@ -143,11 +143,7 @@ impl Balancer {
     }
 
     /// Chooses an endpoint, waiting for one until `deadline`.
-    async fn pick(
-        &self,
-        deadline: Instant,
-        waited: &mut bool,
-    ) -> Result<Arc<Endpoint>, Error> {
+    async fn pick(&self, deadline: Instant, waited: &mut bool) -> Result<Arc<Endpoint>, Error> {
         if let Some(endpoint) = self.choose() {
             if !std::mem::replace(waited, true) {
                 self.metrics.wait.observe(0.0);
@@ -296,7 +292,9 @@ impl Balancer {
                 };
                 tokio::time::sleep(backoff.delay(attempt, random)).await;
                 // Nobody dials an address that discovery has removed (case L01).
-                let Some(endpoint) = lost.upgrade() else { return };
+                let Some(endpoint) = lost.upgrade() else {
+                    return;
+                };
                 if endpoint.warm(http).await.is_ok() {
                     if let Some(balancer) = balancer.upgrade() {
                         balancer.reachable(&endpoint);

@@ -128,12 +128,7 @@ impl Discovery {
             });
         }
         let (tx, policy) = watch::channel(None);
-        let watches = tokio::spawn(keep(
-            addr,
-            self.backends.clone(),
-            self.queries.clone(),
-            tx,
-        ));
+        let watches = tokio::spawn(keep(addr, self.backends.clone(), self.queries.clone(), tx));
         let entry = Arc::new(Entry {
             policy,
             last_used: Mutex::new(Instant::now()),
@@ -256,7 +251,11 @@ async fn watch_profile(
     queries: &Queries,
     mut on: impl FnMut(Option<DestinationProfile>),
 ) {
-    if !queries.profile_networks.iter().any(|n| n.contains(&addr.ip())) {
+    if !queries
+        .profile_networks
+        .iter()
+        .any(|n| n.contains(&addr.ip()))
+    {
         return on(None);
     }
     let watch = Watch {
@@ -292,7 +291,11 @@ fn compile(
     let compiled = match policy {
         Ok(policy) => Compiler { backends }.policy(policy.clone()),
         Err(status) if is_unknown(status) => fallback(addr, backends, profile),
-        Err(status) => Ok(invalid(&format!("{:?}: {}", status.code(), status.message()))),
+        Err(status) => Ok(invalid(&format!(
+            "{:?}: {}",
+            status.code(),
+            status.message()
+        ))),
     };
     let compiled = compiled.and_then(|policy| apply_profile(policy, backends, profile));
     compiled.unwrap_or_else(|error| {
@@ -319,7 +322,11 @@ fn fallback(
     profile: Option<&DestinationProfile>,
 ) -> Result<Policy, ConvertError> {
     let endpoint = profile.and_then(|p| p.endpoint.clone());
-    let name = if endpoint.is_some() { "endpoint" } else { "fallback" };
+    let name = if endpoint.is_some() {
+        "endpoint"
+    } else {
+        "fallback"
+    };
     let backend = || match endpoint.clone() {
         Some(endpoint) => backends.address(endpoint),
         None => Ok(backends.endpoint(addr, Metadata::unknown())),

@@ -192,11 +192,7 @@ impl Endpoint {
         }
         Self {
             addr,
-            load: Mutex::new(PeakEwma::new(
-                load.default_rtt,
-                load.decay,
-                Instant::now(),
-            )),
+            load: Mutex::new(PeakEwma::new(load.default_rtt, load.decay, Instant::now())),
             in_flight: AtomicU32::new(0),
             client: Client::new(connector.clone(), client),
             connector,
@@ -212,7 +208,12 @@ impl Endpoint {
     /// Those of connecting.
     pub async fn warm(&self, http: bool) -> Result<(), Arc<crate::connect::ConnectError>> {
         match (http, self.metadata.hint) {
-            (false, _) => self.connector.connect(None).await.map(drop).map_err(Arc::new),
+            (false, _) => self
+                .connector
+                .connect(None)
+                .await
+                .map(drop)
+                .map_err(Arc::new),
             (true, Hint::Http2) => self.client.warm(Version::Http2).await,
             (true, _) => self.client.warm(Version::Http1).await,
         }
@@ -250,7 +251,7 @@ impl Endpoint {
         if carried {
             headers::unmark_response(&mut response);
         }
-        *response.version_mut() = client_version;
+        *response.version_mut() = headers::answer_version(client_version);
         let observer = Observer::new(
             self.http.clone(),
             started,

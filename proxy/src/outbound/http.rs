@@ -67,7 +67,7 @@ impl Inner {
         let policy = policy.as_deref().ok_or(Error::NoRoute)?;
         let routes = routes(policy, self.version)?;
         let rule = routes
-            .find(request.method(), request.uri(), request.headers())
+            .find(&headers::view(&request))
             .ok_or(Error::NoRoute)?;
         let random = || self.outbound.context.random();
         filter::on_request(&rule.filters, &mut request, random)?;

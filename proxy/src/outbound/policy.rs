@@ -5,7 +5,6 @@ use super::backend::{Backend, Backends};
 use super::balance::Traffic;
 use crate::convert::{self, ConvertError, Meta};
 use crate::http::filter::Filter;
-use http::{HeaderMap, Method};
 use linkerd2_proxy_api::outbound as api;
 use std::sync::Arc;
 use weft_core::balance;
@@ -89,28 +88,10 @@ pub struct RuleBackend {
 
 impl HttpRoutes {
     /// The rule for a request (contract 3.2).
-    pub fn find(
-        &self,
-        method: &Method,
-        uri: &http::Uri,
-        headers: &HeaderMap,
-    ) -> Option<&RequestPolicy> {
-        let host = match uri.authority() {
-            Some(authority) => Some(authority.as_str()),
-            None => headers
-                .get(http::header::HOST)
-                .and_then(|h| h.to_str().ok()),
-        };
-        let view = RequestView {
-            method,
-            host,
-            path: uri.path(),
-            query: uri.query(),
-            headers,
-        };
+    pub fn find(&self, request: &RequestView<'_>) -> Option<&RequestPolicy> {
         match self {
-            Self::Http(routes) => route::find(routes, &view).map(|(_, rule)| &rule.policy),
-            Self::Grpc(routes) => route::find_grpc(routes, &view).map(|(_, rule)| &rule.policy),
+            Self::Http(routes) => route::find(routes, request).map(|(_, rule)| &rule.policy),
+            Self::Grpc(routes) => route::find_grpc(routes, request).map(|(_, rule)| &rule.policy),
         }
     }
 }
@@ -176,7 +157,9 @@ impl Compiler<'_> {
         parent: &Meta,
         detect: api::proxy_protocol::Detect,
     ) -> Result<Protocol, ConvertError> {
-        let opaque = detect.opaque.ok_or(ConvertError::Missing("detect.opaque"))?;
+        let opaque = detect
+            .opaque
+            .ok_or(ConvertError::Missing("detect.opaque"))?;
         let http1 = detect.http1.ok_or(ConvertError::Missing("detect.http1"))?;
         let http2 = detect.http2.ok_or(ConvertError::Missing("detect.http2"))?;
         Ok(Protocol::Detect {

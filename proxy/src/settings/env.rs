@@ -22,6 +22,10 @@ pub struct NotUnicode;
 pub struct ProcessEnv;
 
 impl Env for ProcessEnv {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place where the environment is read"
+    )]
     fn var(&self, name: &str) -> Result<Option<String>, NotUnicode> {
         match env::var(name) {
             Ok(value) => Ok(Some(value)),

@@ -159,3 +159,29 @@ async fn a_program_that_cannot_start_is_named() {
     let error = open(0, Kind::Net).unwrap_err().to_string();
     assert!(error.contains("/proc/0/ns/net"), "{error}");
 }
+
+#[test]
+fn a_program_that_joins_mounts_keeps_its_directory() {
+    let mut holder = Command::new("sleep");
+    holder.arg("60").stdin(Stdio::null());
+    let mounts = NewNamespaces {
+        mount: true,
+        ..NOTHING
+    };
+    prepare(&mut holder, &Namespaces::default(), None, mounts, true).unwrap();
+    let Ok(mut holder) = holder.spawn() else {
+        eprintln!("skipped: needs root");
+        return;
+    };
+    let join = Namespaces {
+        mount: Some(open(holder.id(), Kind::Mount).unwrap()),
+        ..Namespaces::default()
+    };
+    let here = std::env::current_dir().unwrap().display().to_string();
+    let seen = output(&["pwd"], &join, None, NOTHING);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    if let Some(seen) = seen {
+        assert_eq!(seen, here);
+    }
+}

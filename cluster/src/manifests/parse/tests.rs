@@ -62,6 +62,8 @@ fn a_fault_is_named_with_document_line_and_field() {
         (error.document, error.line, error.field.as_deref()),
         (Some(1), Some(7), Some("spec.ports[0].port"))
     );
+    // The place is said once.
+    assert!(error.reason.starts_with("invalid type") && !error.reason.contains(" at line "));
 }
 
 #[test]

@@ -23,7 +23,9 @@ fn client(addr: SocketAddr) -> Client {
 }
 
 /// A server that handles each connection with `serve` and counts them.
-async fn server<F>(serve: impl Fn(TcpStream, u32) -> F + Send + 'static) -> (SocketAddr, Arc<AtomicU32>)
+async fn server<F>(
+    serve: impl Fn(TcpStream, u32) -> F + Send + 'static,
+) -> (SocketAddr, Arc<AtomicU32>)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -64,11 +66,18 @@ fn request(method: Method, body: &'static str) -> Request<Body> {
 }
 
 async fn ask(client: &Client, request: Request<Body>) -> Result<(), String> {
-    let response = client.send(Version::Http1, request).await.map_err(|e| match e {
-        SendError::Unsent(_, error) => error.to_string(),
-        SendError::Failed(error) => error.to_string(),
-    })?;
-    let body = response.into_body().collect().await.map_err(|e| e.to_string())?;
+    let response = client
+        .send(Version::Http1, request)
+        .await
+        .map_err(|e| match e {
+            SendError::Unsent(_, error) => error.to_string(),
+            SendError::Failed(error) => error.to_string(),
+        })?;
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(|e| e.to_string())?;
     assert_eq!(body.to_bytes(), "ok");
     Ok(())
 }
@@ -78,7 +87,9 @@ async fn a_connection_is_used_again_with_and_without_a_request_body() {
     let (addr, count) = server(|io, _| answer_all(io, b"!")).await;
     let with_body = client(addr);
     for _ in 0..3 {
-        ask(&with_body, request(Method::POST, "hello!")).await.unwrap();
+        ask(&with_body, request(Method::POST, "hello!"))
+            .await
+            .unwrap();
     }
     assert_eq!(count.load(Ordering::Relaxed), 1);
     let (addr, count) = server(|io, _| answer_all(io, b"\r\n\r\n")).await;
@@ -119,7 +130,10 @@ async fn a_post_is_never_sent_twice() {
     let (addr, count) = server(close_on_second).await;
     let client = client(addr);
     ask(&client, request(Method::POST, "x")).await.unwrap();
-    assert!(ask(&client, request(Method::POST, "x")).await.is_err(), "case P16");
+    assert!(
+        ask(&client, request(Method::POST, "x")).await.is_err(),
+        "case P16"
+    );
     assert_eq!(count.load(Ordering::Relaxed), 1);
 }
 
@@ -199,7 +213,9 @@ async fn http2_requests_share_a_connection() {
         *get.uri_mut() = http::Uri::from_static("http://app/");
         *get.version_mut() = http::Version::HTTP_2;
         let response = client.send(Version::Http2, get).await;
-        let Ok(response) = response else { panic!("no response") };
+        let Ok(response) = response else {
+            panic!("no response")
+        };
         response.into_body().collect().await.unwrap().to_bytes()
     });
     for body in futures_util::future::join_all(requests).await {

@@ -54,7 +54,10 @@ fn what_connection_lists_goes() {
 
 #[test]
 fn only_a_complete_upgrade_is_an_upgrade() {
-    let upgrade = [("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")];
+    let upgrade = [
+        ("connection", "keep-alive, Upgrade"),
+        ("upgrade", "websocket"),
+    ];
     assert!(is_upgrade(&request("/", Version::HTTP_11, &upgrade)));
     assert!(!is_upgrade(&request("/", Version::HTTP_10, &upgrade)));
     assert!(!is_upgrade(&request("/", Version::HTTP_11, &upgrade[1..])));

@@ -1,6 +1,7 @@
 //! Default policies, and what is read from the control plane.
 
 use super::*;
+use crate::http::headers;
 use linkerd2_proxy_api::meta;
 use std::net::IpAddr;
 use weft_core::authorize::{ClientTls, authorize};
@@ -37,7 +38,10 @@ fn default_policies_allow_whom_their_names_say() {
         ];
         assert_eq!(found, expected, "{policy}");
         let anonymous = allows(&compiled, POD, ClientTls::Anonymous);
-        assert_eq!(anonymous, expected[0], "TLS without a certificate, {policy}");
+        assert_eq!(
+            anonymous, expected[0],
+            "TLS without a certificate, {policy}"
+        );
         let loopback = allows(&compiled, "127.0.0.1", ClientTls::Plain);
         assert!(loopback, "the workload itself, {policy}");
     }
@@ -65,7 +69,11 @@ fn server(kind: Option<api::proxy_protocol::Kind>) -> api::Server {
     api::Server {
         protocol: Some(api::ProxyProtocol { kind }),
         authorizations: vec![unauthenticated("server")],
-        labels: [("kind".to_owned(), "server".to_owned()), ("name".into(), "web".into())].into(),
+        labels: [
+            ("kind".to_owned(), "server".to_owned()),
+            ("name".into(), "web".into()),
+        ]
+        .into(),
         ..Default::default()
     }
 }
@@ -85,12 +93,18 @@ fn a_route_allows_its_own_clients_and_the_servers() {
     let policy = ServerPolicy::read(server(Some(api::proxy_protocol::Kind::Http1(http))));
     assert_eq!(policy.protocol, Protocol::Http1);
     assert_eq!(&*policy.server.name, "web");
-    let (_, access, _) = policy
-        .find(&Method::GET, &Uri::from_static("/"), &HeaderMap::new())
-        .unwrap();
-    let names: Vec<&str> = access.authorizations.iter().map(|a| &*a.meta.name).collect();
+    let request = http::Request::get("/").body(()).unwrap();
+    let (access, _) = policy.find(&headers::view(&request)).unwrap();
+    let names: Vec<&str> = access
+        .authorizations
+        .iter()
+        .map(|a| &*a.meta.name)
+        .collect();
     assert_eq!(names, ["route", "server", "localhost"]);
-    assert!(!allows(&policy, POD, ClientTls::Plain), "the network's exception");
+    assert!(
+        !allows(&policy, POD, ClientTls::Plain),
+        "the network's exception"
+    );
     assert!(allows(&policy, OUTSIDE, ClientTls::Plain));
 }
 
@@ -98,8 +112,9 @@ fn a_route_allows_its_own_clients_and_the_servers() {
 fn without_routes_there_is_one_for_everything() {
     let detect = api::proxy_protocol::Detect::default();
     let policy = ServerPolicy::read(server(Some(api::proxy_protocol::Kind::Detect(detect))));
-    let found = policy.find(&Method::PUT, &Uri::from_static("/x?y"), &HeaderMap::new());
-    assert_eq!(&*found.unwrap().1.route.name, "default");
+    let request = http::Request::put("/x?y").body(()).unwrap();
+    let (access, _) = policy.find(&headers::view(&request)).unwrap();
+    assert_eq!(&*access.route.name, "default");
 }
 
 #[test]

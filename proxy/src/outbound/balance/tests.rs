@@ -188,7 +188,10 @@ async fn an_update_that_says_nothing_new_changes_nothing() {
     let before = balancer.choose().unwrap();
     balancer.add(unknown(&[addr]));
     balancer.reset(unknown(&[addr]));
-    assert!(Arc::ptr_eq(&before, &balancer.choose().unwrap()), "case L06");
+    assert!(
+        Arc::ptr_eq(&before, &balancer.choose().unwrap()),
+        "case L06"
+    );
 }
 
 #[tokio::test]
