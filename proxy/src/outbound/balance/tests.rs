@@ -94,9 +94,14 @@ async fn an_endpoint_that_left_gets_no_new_request() {
 
 #[tokio::test]
 async fn an_unreachable_endpoint_costs_no_request() {
-    let (balancer, registry) = balancer(&[]);
+    let backoff = [("OUTBOUND_CONNECT_EXP_BACKOFF_MIN", "60s")];
+    let (balancer, registry) = balancer(&backoff);
     let addrs = [server().await, nobody().await];
     balancer.reset(unknown(&addrs));
+    // The one that cannot be reached looks better, so it is tried.
+    let now = std::time::Instant::now();
+    let server = balancer.set.lock().all[&addrs[0]].clone();
+    server.load.lock().record(Duration::from_secs(5), now);
     for _ in 0..20 {
         assert_eq!(ask(&balancer).await.unwrap(), addrs[0].to_string());
     }
