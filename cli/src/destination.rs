@@ -1,12 +1,12 @@
 //! `weft destination`: the flags of Linkerd's destination and policy controllers (contract 8.1, 8.2), turned into the settings
 //! of `weft_destination` and `weft_policy`, which run here over one index. The services live in their own crates.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use tokio::net::TcpListener;
@@ -14,9 +14,11 @@ use tokio_util::sync::CancellationToken;
 use weft_cluster::manifests::LocalMesh;
 use weft_cluster::{DefaultPolicy, ManifestSource, MeshSettings, Shared};
 use weft_core::{name::PortSet, parse};
-use weft_destination::{Http2Params, OutboundTransport, grpc};
+use weft_destination::{Http2Params, OutboundTransport};
 use weft_runtime::metrics::Registry;
-use weft_runtime::{log, process, service_admin};
+use weft_runtime::{grpc, log, process, service_admin};
+
+use crate::flags::{listen_address, log_format};
 
 /// Idle series leave after this time; the same as in proxies.
 const RETAIN_METRICS: Duration = Duration::from_secs(600);
@@ -280,32 +282,8 @@ async fn listen(addr: SocketAddr) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// `host:port`, or `:port` for every address of both families.
-fn listen_address(text: &str) -> Result<SocketAddr> {
-    let whole = match text.strip_prefix(':') {
-        Some(port) => {
-            return Ok(SocketAddr::new(
-                IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-                port.parse().context("not a port")?,
-            ));
-        }
-        None => text,
-    };
-    whole
-        .parse()
-        .with_context(|| format!("{text:?} is not ADDRESS:PORT or :PORT"))
-}
-
 fn networks(text: &str) -> Result<Networks> {
     Ok(Networks(parse::networks(text)?))
-}
-
-fn log_format(text: &str) -> Result<log::Format> {
-    match text {
-        "plain" => Ok(log::Format::Plain),
-        "json" => Ok(log::Format::Json),
-        other => bail!("{other:?} is neither plain nor json"),
-    }
 }
 
 #[cfg(test)]
@@ -318,6 +296,27 @@ mod tests {
     struct Program {
         #[command(flatten)]
         args: DestinationArgs,
+    }
+
+    #[derive(Parser)]
+    enum Weft {
+        Destination(Box<DestinationArgs>),
+    }
+
+    #[test]
+    fn one_dash_or_two() {
+        for line in [
+            "-manifests m -addr=:1 -enable-ipv6 -log-format json",
+            "--manifests=m --addr :1 --enable-ipv6=true --log-format=json",
+        ] {
+            let line = format!("weft destination {line}");
+            let arguments = line.split_whitespace().map(Into::into);
+            let parsed = Weft::try_parse_from(crate::flags::with_long_flags(arguments));
+            let Weft::Destination(args) = parsed.expect("accepted");
+            assert_eq!(args.addr.to_string(), "[::]:1");
+            assert!(args.enable_ipv6);
+            assert_eq!(args.log_format, log::Format::Json);
+        }
     }
 
     fn parse_args(line: &str) -> Result<DestinationArgs, clap::Error> {

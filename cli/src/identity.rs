@@ -1,8 +1,7 @@
 //! `weft identity`: the flags of Linkerd's identity controller (contract 2.5), turned into the settings of `weft_identity`.
 //! Runs nothing itself; the service lives in its own crate.
 
-use std::ffi::OsString;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,8 @@ use clap::{ArgAction, Args};
 use tokio_util::sync::CancellationToken;
 use weft_identity::{Config, LocalTokens, Scheme, TokenCheck};
 use weft_runtime::{log, process};
+
+use crate::flags::{listen_address, log_format};
 
 /// Issues workload certificates. Every flag may be written with one dash or two, as Linkerd's charts and people do.
 #[derive(Debug, Args)]
@@ -129,52 +130,6 @@ pub async fn run(args: IdentityArgs) -> Result<()> {
     Ok(())
 }
 
-/// Rewrites the flags of `service`, where they have the one dash of Go's flag package (`-addr=:8080`), to the two that clap
-/// knows. Arguments of other subcommands, short flags, numbers and everything after `--` stay as they are.
-pub fn with_long_flags(
-    service: &str,
-    arguments: impl IntoIterator<Item = OsString>,
-) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    if arguments.get(1).is_none_or(|name| name != service) {
-        return arguments;
-    }
-    let flags = arguments.iter_mut().skip(2);
-    for argument in flags.take_while(|argument| *argument != "--") {
-        let Some(name) = argument.to_str().and_then(|text| text.strip_prefix('-')) else {
-            continue;
-        };
-        let mut letters = name.chars();
-        let starts_a_word = letters
-            .next()
-            .is_some_and(|first| first.is_ascii_alphabetic());
-        if starts_a_word && letters.next().is_some_and(|second| second != '=') {
-            *argument = format!("--{name}").into();
-        }
-    }
-    arguments
-}
-
-/// `host:port`, or `:port` for every address of both families.
-fn listen_address(text: &str) -> Result<SocketAddr> {
-    if let Some(port) = text.strip_prefix(':') {
-        let port = port
-            .parse()
-            .with_context(|| format!("\"{text}\" has no port from 0 to 65535"))?;
-        return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));
-    }
-    text.parse()
-        .with_context(|| format!("\"{text}\" is not ADDRESS:PORT or :PORT"))
-}
-
-fn log_format(text: &str) -> Result<log::Format> {
-    match text {
-        "plain" => Ok(log::Format::Plain),
-        "json" => Ok(log::Format::Json),
-        other => bail!("\"{other}\" is neither plain nor json"),
-    }
-}
-
 /// A duration as Go writes it, `24h0m0s` or `1.5h`; the charts pass this form.
 fn go_duration(text: &str) -> Result<Duration> {
     let wrong = || format!("\"{text}\" is not a duration such as 24h0m0s, 90s or 1.5h");
@@ -213,8 +168,12 @@ fn go_duration(text: &str) -> Result<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ffi::OsString;
+
     use clap::Parser;
+
+    use super::*;
+    use crate::flags::with_long_flags;
 
     #[derive(Debug, Parser)]
     struct Program {
@@ -228,7 +187,7 @@ mod tests {
     }
 
     fn parse(line: &str) -> Result<IdentityArgs, clap::Error> {
-        let arguments = with_long_flags("identity", line.split_whitespace().map(OsString::from));
+        let arguments = with_long_flags(line.split_whitespace().map(OsString::from));
         let Command::Identity(args) = Program::try_parse_from(arguments)?.command;
         Ok(*args)
     }
@@ -269,10 +228,6 @@ mod tests {
             assert_eq!(args.addr.to_string(), "127.0.0.1:1");
             assert_eq!(args.ignored.given(), ["enable-pprof"]);
         }
-        let untouched = ["weft", "other", "-addr", "-n", "--", "-x"].map(OsString::from);
-        assert_eq!(with_long_flags("identity", untouched.clone()), untouched);
-        let kept = ["weft", "identity", "-h", "-5s", "-a=b", "--", "-addr"].map(OsString::from);
-        assert_eq!(with_long_flags("identity", kept.clone()), kept);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod demo;
 pub mod destination;
+pub mod flags;
 pub mod identity;
 pub mod init;
 pub mod local;
@@ -53,7 +54,7 @@ pub enum Command {
 
 /// Reads the command line and does what it says. The exit code is 1 after an error, which is printed.
 pub fn main() -> ExitCode {
-    let arguments = identity::with_long_flags("identity", std::env::args_os());
+    let arguments = flags::with_long_flags(std::env::args_os());
     match execute(Cli::parse_from(arguments).command) {
         Ok(code) => code,
         Err(error) => {

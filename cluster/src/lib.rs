@@ -7,6 +7,7 @@
 //! - [`Index`]: the pure store (`apply`, `delete`, `reset` → the keys that changed).
 //! - [`Shared`]: the index behind a lock, and who is told when a key changes.
 //! - [`Views`]: states computed from the index, one per distinct question, each behind a `tokio::sync::watch`.
+//! - [`Authority`], [`ServiceHost`], [`Workload`]: how proxies name the objects they ask about, and themselves.
 //!
 //! Everything of a local control plane, from a directory of manifests:
 //! ```no_run
@@ -25,16 +26,20 @@
 //! # }
 //! ```
 
+mod authority;
 pub mod index;
 pub mod manifests;
 mod mesh;
 pub mod objects;
 mod shared;
+mod token;
 mod views;
 
+pub use authority::{Authority, Host, ServiceHost};
 pub use index::{Changed, Index, Invalid, Key, Reader};
 pub use manifests::{ManifestError, ManifestSource};
 pub use mesh::{DefaultPolicy, MeshSettings, UnknownDefaultPolicy};
 pub use objects::{Kind, Name, Object, ObjectRef};
 pub use shared::{Listener, Shared};
+pub use token::Workload;
 pub use views::{Query, Subscription, TooManyViews, Views};

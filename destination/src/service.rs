@@ -10,19 +10,15 @@ use linkerd2_proxy_api::destination::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::Routes};
-use weft_cluster::{Reader, Shared, Views};
+use weft_cluster::{Authority, Host, Reader, ServiceHost, Shared, Views, Workload};
+use weft_runtime::grpc::{self, Calls, Limits, Updates};
 
 use crate::{
-    authority::{Authority, Host, ServiceHost},
     get::{Endpoints, EndpointsQuery, GetStream},
-    grpc::{self, Calls, Updates},
     profile::{ProfileQuery, ProfileStream, ProfileTarget},
     settings::Settings,
-    token::Workload,
 };
 
-/// Port of an authority without one.
-const DEFAULT_PORT: u16 = 80;
 const SERVICE: &str = "io.linkerd.proxy.destination.Destination";
 
 /// The service.
@@ -48,7 +44,7 @@ pub async fn serve_on(
     let calls = Calls::new(metrics, settings.max_streams, shutdown.clone());
     let service = DestinationServer::new(Destination::new(settings, shared, calls))
         .max_decoding_message_size(grpc::MAX_REQUEST);
-    grpc::serve(listener, Routes::new(service), shutdown).await
+    grpc::serve(listener, Routes::new(service), Limits::default(), shutdown).await
 }
 
 impl Destination {
@@ -89,7 +85,7 @@ impl Destination {
         let name = host.service.clone();
         let query = EndpointsQuery {
             service: host.service,
-            port: authority.port.unwrap_or(DEFAULT_PORT),
+            port: authority.port.unwrap_or(Authority::DEFAULT_PORT),
             hostname: host.hostname,
             zone: self.zone(&request.context_token),
         };
@@ -122,7 +118,7 @@ impl Destination {
                 }
             }
         };
-        let port = authority.port.unwrap_or(DEFAULT_PORT);
+        let port = authority.port.unwrap_or(Authority::DEFAULT_PORT);
         let query = ProfileQuery {
             target,
             port,

@@ -30,6 +30,8 @@ mod net;
 mod node;
 mod wire;
 
+pub mod by_hand;
+pub mod control;
 pub mod grpc;
 pub mod peers;
 

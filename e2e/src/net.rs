@@ -34,8 +34,8 @@ pub struct Net {
 /// The programs that are tested.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
-    weft: PathBuf,
-    proxy: PathBuf,
+    pub(crate) weft: PathBuf,
+    pub(crate) proxy: PathBuf,
     pub(crate) peer: PathBuf,
 }
 
@@ -58,6 +58,16 @@ pub fn mesh_with(
     manifests: Manifests,
     test: impl AsyncFnOnce(&Net) -> anyhow::Result<()>,
 ) {
+    bounded(async |programs, folder| {
+        let net = Net::open(tuning, &manifests, programs, folder).await?;
+        let result = test(&net).await;
+        drop(net);
+        result
+    });
+}
+
+/// Runs a test in a folder of its own, with a time limit; logs in `state/logs` are shown if it fails.
+pub(crate) fn bounded(test: impl AsyncFnOnce(Programs, &Path) -> anyhow::Result<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime takes only a few descriptors");
     let programs = Programs::find().expect("the programs are built");
@@ -67,12 +77,7 @@ pub fn mesh_with(
     let folder = tempfile::Builder::new().prefix("weft-e2e-").tempdir().expect("a temporary folder");
     // The host removes it; so do we, should there be none.
     let folder = folder.keep();
-    let run = async {
-        let net = Net::open(tuning, &manifests, programs, &folder).await?;
-        let result = test(&net).await;
-        drop(net);
-        result
-    };
+    let run = test(programs, &folder);
     let result = catch_unwind(AssertUnwindSafe(|| {
         let result = runtime.block_on(async { timeout(LIMIT, run).await });
         result.unwrap_or_else(|_| Err(anyhow::anyhow!("the test takes more than {LIMIT:?}")))

@@ -2,6 +2,7 @@
 //! HTTP/1 to find the end of a message; checks nothing.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -333,6 +334,14 @@ impl Listener {
     /// The bare listener.
     pub fn into_inner(self) -> TcpListener {
         self.listener
+    }
+
+    /// A second one for the same port; the two take turns.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn try_clone(&self) -> anyhow::Result<Self> {
+        Self::new(self.listener.as_fd().try_clone_to_owned()?.into())
     }
 
     /// The next connection.

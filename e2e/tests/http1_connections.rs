@@ -1,8 +1,10 @@
 //! HTTP/1 connections through the mesh: reuse, order, ends, tunnels and upgrades. What messages look like is in `http1`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use weft_e2e::{Hop, Way, Wire, over, over_each_hop};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -56,7 +58,7 @@ fn p25_pipelined_requests_are_answered_in_order() {
 /// The head of the next request, on this connection or a new one.
 async fn next(way: &Way, server: &mut Wire) -> anyhow::Result<weft_e2e::Head> {
     tokio::select! {
-        head = server.head() => head,
+        Ok(head) = server.head() => Ok(head),
         new = way.listener.accept() => {
             *server = new?;
             server.head().await
@@ -123,26 +125,83 @@ fn a_body_that_breaks_off_is_not_made_whole() {
     });
 }
 
-/// A server that closes a connection when it was idle for a while, as most do; counts what it has served. A request that
-/// is longer on its way than that finds the connection closed.
-fn closes_idle(way: Way, idle: Duration) -> (Way, tokio::sync::mpsc::UnboundedReceiver<String>) {
-    let (sender, served) = tokio::sync::mpsc::unbounded_channel();
-    let Way { hop, client, server, listener, to } = way;
-    drop((hop, server.ip()));
-    listener.serve(move |wire| {
-        let sender = sender.clone();
+/// Serves on connections that it closes when they were idle for `idle`, as most servers do, and counts the requests that
+/// it has processed. A request that comes as it closes is lost.
+fn closing_idle(way: &Way, idle: Duration) -> anyhow::Result<Arc<AtomicUsize>> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let served = Arc::clone(&count);
+    way.listener.try_clone()?.serve(move |mut wire| {
+        let served = Arc::clone(&served);
         async move {
-            let mut wire = wire;
-            while let Ok(Ok(request)) = tokio::time::timeout(idle, wire.message()).await {
-                // The test counts until it has enough.
-                let _ = sender.send(request.head.first);
+            while let Ok(Ok(_)) = timeout(idle, wire.message()).await {
+                served.fetch_add(1, Ordering::Relaxed);
                 wire.send(OK).await?;
             }
             Ok(())
         }
     });
-    let _ = (client, to);
-    unreachable!("{served:?}")
+    Ok(count)
+}
+
+/// Sends requests on one connection, each after a pause of about `idle`; gives back how many had which answer.
+async fn at_intervals(way: &Way, request: &str, idle: Duration, rounds: u32) -> anyhow::Result<(usize, usize)> {
+    let (mut app, mut good, mut bad) = (way.connect().await?, 0, 0);
+    for round in 0..rounds {
+        app.send(request).await?;
+        let answer = app.message().await?;
+        match answer.head.status() {
+            200 => good += 1,
+            _ => bad += 1,
+        }
+        if answer.head.field("connection") == Some("close") {
+            app = way.connect().await?;
+        }
+        // From 1.5 ms too early to 1.5 ms too late.
+        sleep(idle + Duration::from_micros(u64::from(round % 31) * 100) - Duration::from_micros(1500)).await;
+    }
+    Ok((good, bad))
+}
+
+#[test]
+fn p16_a_get_never_meets_a_connection_that_is_being_closed() {
+    over_each_hop(async |way| {
+        let idle = Duration::from_millis(8);
+        let served = closing_idle(way, idle)?;
+        assert_eq!(at_intervals(way, GET, idle, 200).await?, (200, 0));
+        assert_eq!(served.load(Ordering::Relaxed), 200);
+        Ok(())
+    });
+}
+
+#[test]
+fn p16_a_post_is_never_sent_twice() {
+    over_each_hop(async |way| {
+        let idle = Duration::from_millis(8);
+        let served = closing_idle(way, idle)?;
+        let post = "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1\r\n\r\nx";
+        let (good, bad) = at_intervals(way, post, idle, 200).await?;
+        let served = served.load(Ordering::Relaxed);
+        assert_eq!(good, served, "each answer is of a request that was processed once; {bad} were lost");
+        assert!(bad < 60, "{bad} of 200 lost");
+        Ok(())
+    });
+}
+
+#[test]
+fn p16_a_connection_that_was_closed_after_the_answer_is_not_used_again() {
+    over_each_hop(async |way| {
+        way.listener.try_clone()?.serve(|mut wire| async move {
+            wire.message().await?;
+            // No word of it in the answer.
+            wire.send(OK).await
+        });
+        let mut app = way.connect().await?;
+        for request in [GET, "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1\r\n\r\nx"].repeat(25) {
+            app.send(request).await?;
+            assert_eq!(app.message().await?.head.status(), 200);
+        }
+        Ok(())
+    });
 }
 
 #[test]

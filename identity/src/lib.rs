@@ -3,7 +3,6 @@
 
 pub mod authority;
 pub mod csr;
-mod incoming;
 mod leaf;
 pub mod local;
 mod metrics;

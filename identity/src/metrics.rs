@@ -1,50 +1,27 @@
-//! The metrics of the identity service (contract 2.5), under the names that go-grpc-prometheus and Linkerd use. Serves nothing.
+//! The metrics of the identity service (contract 2.5), under the names that Linkerd uses; those of its calls are of
+//! `weft_runtime::grpc`. Serves nothing.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
-use tonic::Code;
-use weft_runtime::metrics::{Collector, Counter, Family, Histogram, Registry};
+use weft_runtime::grpc::{self, Call};
+use weft_runtime::metrics::{Collector, Counter, Family, Registry};
 
 use crate::authority::unix_seconds;
 
-/// The buckets of go-grpc-prometheus, in seconds.
-const HANDLING_BUCKETS: [f64; 11] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
+const SERVICE: &str = "io.linkerd.proxy.identity.Identity";
 /// No issuer was loaded yet.
 const NO_ISSUER: i64 = i64::MIN;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Method {
-    grpc_service: &'static str,
-    grpc_method: &'static str,
-    grpc_type: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Handled {
-    grpc_service: &'static str,
-    grpc_method: &'static str,
-    grpc_type: &'static str,
-    grpc_code: &'static str,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadResult {
     result: &'static str,
 }
-
-const CERTIFY: Method = Method {
-    grpc_service: "io.linkerd.proxy.identity.Identity",
-    grpc_method: "Certify",
-    grpc_type: "unary",
-};
 
 /// How a look at changed issuer files ended.
 #[derive(Debug, Clone, Copy)]
@@ -58,9 +35,7 @@ pub enum Reload {
 /// All that the identity service counts.
 #[derive(Debug)]
 pub struct Metrics {
-    started: Family<Method, Counter>,
-    handled: Family<Handled, Counter>,
-    handling: Family<Method, Histogram>,
+    calls: grpc::Metrics,
     reloads: Family<ReloadResult, Counter>,
     not_after: Arc<AtomicI64>,
 }
@@ -69,27 +44,10 @@ impl Metrics {
     /// Registers the families in `registry`.
     pub fn new(registry: &Registry) -> Self {
         let metrics = Self {
-            started: Family::new(Counter::default),
-            handled: Family::new(Counter::default),
-            handling: Family::new(|| Histogram::new(HANDLING_BUCKETS)),
+            calls: grpc::Metrics::register(registry),
             reloads: Family::new(Counter::default),
             not_after: Arc::new(AtomicI64::new(NO_ISSUER)),
         };
-        registry.register(
-            "grpc_server_started_total",
-            "RPCs that began",
-            metrics.started.clone(),
-        );
-        registry.register(
-            "grpc_server_handled_total",
-            "RPCs that ended, by gRPC code",
-            metrics.handled.clone(),
-        );
-        registry.register(
-            "grpc_server_handling_seconds",
-            "How long RPCs took",
-            metrics.handling.clone(),
-        );
         registry.register(
             "issuer_reload_total",
             "Changes of the issuer files, by what became of them",
@@ -104,24 +62,8 @@ impl Metrics {
         metrics
     }
 
-    pub(crate) fn certify_started(&self) {
-        self.started.resolve(&CERTIFY).inc();
-    }
-
-    pub(crate) fn certify_handled(&self, code: Code, took: Duration) {
-        let Method {
-            grpc_service,
-            grpc_method,
-            grpc_type,
-        } = CERTIFY;
-        let labels = Handled {
-            grpc_service,
-            grpc_method,
-            grpc_type,
-            grpc_code: code_name(code),
-        };
-        self.handled.resolve(&labels).inc();
-        self.handling.resolve(&CERTIFY).observe(took.as_secs_f64());
+    pub(crate) fn certify(&self) -> Call {
+        self.calls.unary(SERVICE, "Certify")
     }
 
     pub(crate) fn reload(&self, reload: Reload) {
@@ -135,19 +77,6 @@ impl Metrics {
     pub(crate) fn issuer_loaded(&self, not_after: SystemTime) {
         self.not_after
             .store(unix_seconds(not_after), Ordering::Relaxed);
-    }
-}
-
-/// The codes that Certify answers with, as gRPC for Go spells them.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Unavailable => "Unavailable",
-        Code::Internal => "Internal",
-        Code::ResourceExhausted => "ResourceExhausted",
-        _ => "Unknown",
     }
 }
 

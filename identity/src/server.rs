@@ -9,29 +9,26 @@ use linkerd2_proxy_api::identity::identity_server::IdentityServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use weft_core::name::{IdentityError, workload_identity};
+use tonic::service::Routes;
 use weft_runtime::metrics::Registry;
 use weft_runtime::net::{self, BindError};
-use weft_runtime::service_admin;
+use weft_runtime::{grpc, service_admin};
 
 use crate::authority::{Scheme, Terms};
 use crate::csr::MAX_CSR_BYTES;
-use crate::incoming::connections;
 use crate::metrics::Metrics;
 use crate::reload::{IssuerFiles, Outcome, POLL_INTERVAL, Sources};
 use crate::service::{Certifier, IdentityService, Names};
 use crate::token::{MAX_TOKEN_BYTES, TokenCheck};
 
-/// As in contract 1.2 for the proxies' own servers; a proxy that vanished is noticed within 13 s.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// One connection per proxy, for one request a day; 10,000 is the target of the design with room for a restart of all.
-const MAX_CONNECTIONS: usize = 20_000;
-const MAX_STREAMS_PER_CONNECTION: u32 = 64;
+/// A proxy asks once a day. Pings as in contract 1.2 for the proxies' own servers; one that vanished is noticed within 13 s.
+const LIMITS: grpc::Limits = grpc::Limits {
+    streams_per_connection: 64,
+    ping_interval: Duration::from_secs(10),
+    ping_timeout: Duration::from_secs(3),
+};
 /// One request: token, CSR and the identity.
 const MAX_REQUEST_BYTES: usize = MAX_TOKEN_BYTES + MAX_CSR_BYTES + 1024;
-const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// A request takes milliseconds; what is not done then is not worth waiting for.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// Idle series of the identity service are few and all of them wanted.
 const METRICS_RETAIN: Duration = Duration::from_secs(24 * 3600);
 
@@ -178,27 +175,7 @@ async fn serve_grpc(
     }
     let service = IdentityServer::new(IdentityService(Arc::new(certifier)))
         .max_decoding_message_size(MAX_REQUEST_BYTES);
-    let serving = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .http2_max_header_list_size(MAX_HEADER_BYTES)
-        .add_service(service)
-        .serve_with_incoming_shutdown(
-            connections(listener, MAX_CONNECTIONS),
-            shutdown.clone().cancelled_owned(),
-        );
-    let out_of_patience = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(SHUTDOWN_GRACE).await;
-    };
-    tokio::select! {
-        result = serving => Ok(result?),
-        () = out_of_patience => {
-            tracing::warn!("connections were still open {SHUTDOWN_GRACE:?} after the shutdown began; leaving them");
-            Ok(())
-        }
-    }
+    Ok(grpc::serve(listener, Routes::new(service), LIMITS, shutdown).await?)
 }
 
 #[cfg(test)]

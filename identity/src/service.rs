@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use linkerd2_proxy_api::identity::identity_server::Identity as IdentityApi;
 use linkerd2_proxy_api::identity::{CertifyRequest, CertifyResponse};
@@ -201,19 +201,14 @@ impl IdentityApi for IdentityService {
         &self,
         request: Request<CertifyRequest>,
     ) -> Result<Response<CertifyResponse>, Status> {
-        let started = Instant::now();
-        let metrics = &self.0.metrics;
-        metrics.certify_started();
+        let call = self.0.metrics.certify();
         let request = request.into_inner();
         let result = self.0.certify(&request, SystemTime::now()).await;
-        let code = result
-            .as_ref()
-            .map_or_else(CertifyError::code, |_| Code::Ok);
-        metrics.certify_handled(code, started.elapsed());
-        result.map(Response::new).map_err(|e| {
+        call.answer(result.map_err(|e| {
+            let code = e.code();
             tracing::warn!(identity = %request.identity.escape_debug(), ?code, reason = %e, "no certificate issued");
             Status::new(code, e.to_string())
-        })
+        }))
     }
 }
 

@@ -15,7 +15,7 @@ use weft_cluster::{
     index::{Pod, Server},
     objects::policy::ProxyProtocol,
 };
-use weft_destination::grpc::Source;
+use weft_runtime::grpc::Source;
 
 use crate::{settings::Settings, wire};
 

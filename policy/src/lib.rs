@@ -5,7 +5,7 @@
 //! ```no_run
 //! # async fn run(
 //! #     shared: std::sync::Arc<weft_cluster::Shared>,
-//! #     metrics: weft_destination::grpc::Metrics,
+//! #     metrics: weft_runtime::grpc::Metrics,
 //! #     shutdown: tokio_util::sync::CancellationToken,
 //! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! let mesh = weft_cluster::MeshSettings { assume_accepted: true, ..Default::default() };

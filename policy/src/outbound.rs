@@ -18,7 +18,7 @@ use weft_cluster::{
     Name, Query, Reader, Subscription,
     index::{AppProtocol, Route, RouteParentKind, Service},
 };
-use weft_destination::grpc::Source;
+use weft_runtime::grpc::Source;
 
 use crate::{settings::Settings, wire};
 

@@ -15,12 +15,9 @@ use linkerd2_proxy_api::{
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, Response, Status, service::Routes};
-use weft_cluster::{Name, Shared, Views};
-use weft_destination::{
-    Authority, Host, Workload,
-    grpc::{self, Calls, Updates},
-};
+use tonic::{Request, Response, Status, service::Routes};
+use weft_cluster::{Authority, Host, Name, Shared, Views, Workload};
+use weft_runtime::grpc::{self, Calls, Limits, Updates};
 
 use crate::{
     inbound::{InboundQuery, InboundStream},
@@ -28,8 +25,6 @@ use crate::{
     settings::Settings,
 };
 
-/// Port of an authority without one.
-const DEFAULT_PORT: u16 = 80;
 const INBOUND: &str = "io.linkerd.proxy.inbound.InboundServerPolicies";
 const OUTBOUND: &str = "io.linkerd.proxy.outbound.OutboundPolicies";
 
@@ -62,6 +57,7 @@ pub async fn serve_on(
     grpc::serve(
         listener,
         Routes::new(inbound).add_service(outbound),
+        Limits::default(),
         shutdown,
     )
     .await
@@ -79,9 +75,7 @@ impl Policies {
     }
 
     fn port_query(spec: &PortSpec) -> Result<InboundQuery, Status> {
-        let port = u16::try_from(spec.port).ok().filter(|port| *port > 0);
-        let port =
-            port.ok_or_else(|| Status::invalid_argument(format!("Invalid port: {}", spec.port)))?;
+        let port = port(spec.port)?;
         let workload = Workload::from_policy(&spec.workload).ok_or_else(|| {
             Status::invalid_argument("the workload is neither JSON nor <namespace>:<pod>")
         })?;
@@ -98,10 +92,7 @@ impl Policies {
         let target = match spec.target {
             None => return Err(Status::invalid_argument("target is required")),
             Some(Target::Addr(address)) => {
-                let port = u16::try_from(address.port).ok().filter(|port| *port > 0);
-                let port = port.ok_or_else(|| {
-                    Status::invalid_argument(format!("Invalid port: {}", address.port))
-                })?;
+                let port = port(address.port)?;
                 let ip = SocketAddr::try_from(address)
                     .map_err(|_| Status::invalid_argument("invalid IP address"))?
                     .ip();
@@ -141,7 +132,7 @@ impl Policies {
         if service.is_empty() || namespace.is_empty() || namespace.contains('.') {
             return None;
         }
-        let port = authority.port.unwrap_or(DEFAULT_PORT);
+        let port = authority.port.unwrap_or(Authority::DEFAULT_PORT);
         Some(OutboundTarget::Service(Name::new(namespace, service), port))
     }
 
@@ -167,19 +158,9 @@ fn no_such_pod(query: &InboundQuery) -> Status {
     Status::not_found(format!("pod {} is unknown or has no proxy", query.pod))
 }
 
-/// Answers once, and counts it.
-fn answer<M>(call: &grpc::Call, answer: Result<M, Status>) -> Result<Response<M>, Status> {
-    match answer {
-        Ok(message) => {
-            call.sent();
-            call.finish(Code::Ok);
-            Ok(Response::new(message))
-        }
-        Err(status) => {
-            call.finish(status.code());
-            Err(status)
-        }
-    }
+fn port(number: u32) -> Result<u16, Status> {
+    let port = u16::try_from(number).ok().filter(|port| *port > 0);
+    port.ok_or_else(|| Status::invalid_argument(format!("Invalid port: {number}")))
 }
 
 #[tonic::async_trait]
@@ -193,7 +174,7 @@ impl InboundServerPolicies for Policies {
                 Some(server) => Ok(Server::clone(&server)),
                 None => Err(no_such_pod(&query)),
             });
-        answer(&call, found)
+        call.answer(found)
     }
 
     async fn watch_port(
@@ -218,7 +199,7 @@ impl OutboundPolicies for Policies {
                 Outbound::NotFound => Err(no_such_target()),
             }
         });
-        answer(&call, found)
+        call.answer(found)
     }
 
     async fn watch(

@@ -12,8 +12,8 @@ use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, transport::Channel};
 use weft_cluster::{ManifestSource, MeshSettings, Shared, manifests::LocalMesh};
-use weft_destination::grpc;
 use weft_policy::{Settings, serve_on};
+use weft_runtime::grpc;
 
 const OBJECTS: &str = "
 apiVersion: v1

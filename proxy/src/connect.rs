@@ -180,3 +180,102 @@ impl HeaderPlan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::testing::Authority;
+    use crate::testing;
+    use std::net::Ipv4Addr;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    fn connector(addr: SocketAddr, tls: Option<ServerTls>) -> Connector {
+        let (context, _) = testing::outbound(&[]);
+        Connector {
+            addr,
+            tls,
+            header: None,
+            timeout: LIMIT,
+            socket: SocketOptions::default(),
+            series: context.metrics.tcp.series(Default::default()),
+        }
+    }
+
+    fn tls(store: weft_tls::Store) -> ServerTls {
+        ServerTls {
+            id: store.id().clone(),
+            server_name: store.server_name().into(),
+            store,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_shake_hands_is_given_up_in_time() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let store = Authority::new().store("test", Duration::from_secs(3600));
+        let connector = connector(addr, Some(tls(store)));
+        tokio::time::pause();
+        let start = tokio::time::Instant::now();
+        let connected = connector.connect(None).await;
+        assert!(matches!(connected, Err(ConnectError::Timeout { .. })));
+        testing::assert_elapsed(start, LIMIT);
+        assert!(connected.is_err_and(|e| e.is_timeout()));
+    }
+
+    #[tokio::test]
+    async fn without_a_certificate_no_mesh_peer_is_dialed() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (store, _) = Authority::new().empty_store("test");
+        let connected = connector(addr, Some(tls(store))).connect(None).await;
+        assert!(matches!(connected, Err(ConnectError::Uncertified { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_named() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        drop(listener);
+        let connected = connector(addr, None).connect(None).await;
+        let error = connected.err().expect("nobody listens").to_string();
+        assert!(error.contains(&addr.to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_header_comes_first_after_the_handshake() {
+        let store = Authority::new().store("test", Duration::from_secs(3600));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mut connector = connector(addr, Some(tls(store.clone())));
+        connector.header = Some(HeaderPlan {
+            port: 8080,
+            name: None,
+            with_protocol: true,
+        });
+        let server = tokio::spawn(async move {
+            let (io, _) = listener.accept().await.unwrap();
+            let credentials = store.current().unwrap();
+            let mut accepted = weft_tls::accept(io, &credentials, true).await.unwrap();
+            let mut seen = Vec::new();
+            accepted.stream.read_to_end(&mut seen).await.unwrap();
+            (accepted.client, seen)
+        });
+        let mut stream = connector
+            .connect(Some(SessionProtocol::Http2))
+            .await
+            .unwrap();
+        stream.shutdown().await.unwrap();
+        let (client, seen) = server.await.unwrap();
+        assert!(client.is_some());
+        let expected = TransportHeader {
+            port: 8080,
+            name: None,
+            protocol: Some(SessionProtocol::Http2),
+        };
+        assert_eq!(seen, expected.encode());
+    }
+}

@@ -9,8 +9,10 @@ use crate::outbound::Context;
 use crate::random::Random;
 use crate::settings::Settings;
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
 use weft_runtime::metrics::Registry;
 
 /// Settings of a proxy that needs no control plane, with some variables (without prefix) changed.
@@ -83,4 +85,38 @@ pub fn sample(registry: &Registry, family: &str, parts: &[&str]) -> Option<f64> 
         .lines()
         .find(|line| line.starts_with(family) && parts.iter().all(|part| line.contains(part)))
         .and_then(|line| line.rsplit(' ').next()?.parse().ok())
+}
+
+/// Both ends of a TCP connection.
+pub async fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap());
+    let (client, server) = tokio::join!(client, listener.accept());
+    (client.unwrap(), server.unwrap().0)
+}
+
+/// A channel to where nobody listens.
+pub fn dead_channel() -> tonic::transport::Channel {
+    tonic::transport::Endpoint::from_static("http://127.0.0.1:1").connect_lazy()
+}
+
+/// How the streams of a dead channel are kept.
+pub fn watch() -> crate::control::stream::Watch {
+    let second = Duration::from_secs(1);
+    crate::control::stream::Watch {
+        what: "test".into(),
+        limits: Default::default(),
+        backoff: weft_core::backoff::ExponentialBackoff::new(second, second, 0.0).unwrap(),
+        terminal: &[],
+    }
+}
+
+/// `limit` has passed since `start`; timers are exact to a millisecond.
+pub fn assert_elapsed(start: tokio::time::Instant, limit: Duration) {
+    let over = start.elapsed().checked_sub(limit);
+    assert!(
+        over.is_some_and(|over| over <= Duration::from_millis(1)),
+        "{:?}",
+        start.elapsed()
+    );
 }

@@ -1,12 +1,13 @@
 //! What every program of the mesh needs from the operating system: sockets, byte copying, draining, metrics, logging,
-//! processes.
-//! It knows nothing of policy, discovery or HTTP, and it is the only crate that may contain `unsafe`.
+//! processes; and the servers that the services of the control plane have in common ([`grpc`], [`service_admin`]).
+//! It knows no service, nothing of policy or discovery, and it is the only crate that may contain `unsafe`.
 
 // Tests may unwrap and panic: that is how they fail.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
 
 pub mod copy;
 pub mod drain;
+pub mod grpc;
 pub mod log;
 pub mod metrics;
 pub mod namespace;

@@ -2,6 +2,7 @@
 //! Not the proxy's admin server, which can do more.
 
 use crate::metrics::Registry;
+use crate::net;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -21,8 +22,6 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 /// The longest a connection lives, so that a peer that stops reading does not keep its place.
 const CONNECTION_MAX: Duration = Duration::from_secs(15 * 60);
-/// Before the next attempt when a connection cannot be accepted, usually for lack of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HEAD_MAX: usize = 16 * 1024;
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const OPEN_METRICS: HeaderValue =
@@ -73,13 +72,8 @@ async fn next_connection(
         .acquire_owned()
         .await
         .expect("the semaphore is never closed");
-    // Not `net::accept`: its future is not `Send`, because it calls an async closure.
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-        }
-    }
+    let (stream, _) = net::accept(listener).await;
+    (stream, place)
 }
 
 async fn serve_connection(

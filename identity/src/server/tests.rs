@@ -256,7 +256,7 @@ async fn it_ends_although_a_client_stays() {
         .expect("issued");
     let started = Instant::now();
     running.end().await;
-    assert!(started.elapsed() < SHUTDOWN_GRACE + Duration::from_secs(2));
+    assert!(started.elapsed() < grpc::GRACE + Duration::from_secs(2));
 }
 
 #[tokio::test]

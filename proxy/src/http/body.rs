@@ -25,6 +25,8 @@ pub struct Body {
 enum Kind {
     Empty,
     Full(Bytes),
+    /// No body, but a length to tell.
+    Declared(u64),
     /// From an HTTP/1 client, driven by the server connection.
     H1(hyper::body::Incoming),
     /// From an HTTP/1 server, whose connection this body drives.
@@ -77,6 +79,12 @@ impl Body {
             return Self::empty();
         }
         Kind::Full(bytes).into()
+    }
+
+    /// No body, for a response that tells the length of one all the same (304, RFC 9110 section 8.6): without it hyper
+    /// takes `content-length` away. Not to be used on HTTP/2.
+    pub fn declared(length: u64) -> Self {
+        Kind::Declared(length).into()
     }
 
     /// The body of a request that an HTTP/1 server reads.
@@ -139,7 +147,7 @@ impl Body {
 
     fn poll_kind(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.kind {
-            Kind::Empty => Poll::Ready(None),
+            Kind::Empty | Kind::Declared(_) => Poll::Ready(None),
             Kind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
                 self.kind = Kind::Empty;
@@ -232,7 +240,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Empty => true,
-            Kind::Full(_) => false,
+            Kind::Full(_) | Kind::Declared(_) => false,
             Kind::H1(body) => body.is_end_stream(),
             Kind::Upstream(body) => body.is_end_stream(),
             Kind::H2(body) => body.done || body.recv.is_end_stream(),
@@ -243,6 +251,7 @@ impl http_body::Body for Body {
         match &self.kind {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Declared(length) => SizeHint::with_exact(*length),
             Kind::H1(body) => body.size_hint(),
             Kind::Upstream(body) => body.size_hint(),
             Kind::H2(H2Body {

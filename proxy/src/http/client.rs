@@ -254,7 +254,7 @@ impl Client {
             };
             request = match (error, again) {
                 (H1SendError::Unsent(request), _) if reused => *request,
-                (H1SendError::Failed(e), Some(again)) if e.is_incomplete_message() => again,
+                (H1SendError::Failed(e), Some(again)) if broke_off(&e) => again,
                 (H1SendError::Failed(e), _) => return Err(SendError::Failed(Error::Http1(e))),
                 (H1SendError::Unsent(request), _) => {
                     let error = Arc::new(self.connector.closed_early());
@@ -288,6 +288,17 @@ fn unprocessed(error: &h2::Error) -> bool {
     error.is_remote()
         && (error.reason() == Some(h2::Reason::REFUSED_STREAM)
             || (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR)))
+}
+
+/// Whether the server ended the connection instead of answering: in order, or by a reset because the request reached it
+/// when it had closed.
+fn broke_off(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<std::io::Error>());
+    error.is_incomplete_message()
+        || source.is_some_and(|e| {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+            matches!(e.kind(), BrokenPipe | ConnectionAborted | ConnectionReset)
+        })
 }
 
 /// A second copy of a request that may be sent twice: it has no body and, if `idempotent` is

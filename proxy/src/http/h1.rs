@@ -6,7 +6,8 @@ use super::client::IdleConnections;
 use super::{Handler, Limits};
 use crate::stream::Stream;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::CONTENT_LENGTH;
+use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1 as client;
@@ -30,7 +31,7 @@ pub async fn serve<H: Handler>(
 ) -> Result<(), hyper::Error> {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let answer = handler.clone().handle(request.map(Body::h1));
-        async move { answer.await.map_err(Aborted) }
+        async move { answer.await.map(keep_length).map_err(Aborted) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .half_close(true)
@@ -48,6 +49,18 @@ pub async fn serve<H: Handler>(
         () = draining.as_mut() => connection.as_mut().graceful_shutdown(),
     }
     connection.await
+}
+
+/// A 304 may tell the length that a 200 would have (case P14).
+fn keep_length(response: Response<Body>) -> Response<Body> {
+    if response.status() != StatusCode::NOT_MODIFIED {
+        return response;
+    }
+    let length = response.headers().get(CONTENT_LENGTH);
+    match length.and_then(|value| value.to_str().ok()?.parse().ok()) {
+        Some(length) => response.map(|_| Body::declared(length)),
+        None => response,
+    }
 }
 
 /// Ends a client's connection where HTTP/1 has no way to say why.

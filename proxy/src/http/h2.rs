@@ -208,3 +208,45 @@ pub async fn drive(
         None => tracing::debug!("HTTP/2 server does not answer pings"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const KEEP_ALIVE: KeepAlive = KeepAlive {
+        interval: Duration::from_secs(10),
+        timeout: Duration::from_secs(3),
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_answer_pings_is_given_up() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let server = tokio::spawn(async move { h2::server::handshake(server).await.unwrap() });
+        let (_send, mut connection): (h2::client::SendRequest<Bytes>, _) =
+            h2::client::handshake(client).await.unwrap();
+        let pings = connection.ping_pong();
+        tokio::spawn(connection);
+        // The server is there, but nobody drives it any more.
+        let _idle = server.await.unwrap();
+        let start = tokio::time::Instant::now();
+        watch_peer(pings, Some(KEEP_ALIVE)).await;
+        crate::testing::assert_elapsed(start, KEEP_ALIVE.interval + KEEP_ALIVE.timeout);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_answers_pings_is_kept() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let mut connection = h2::server::handshake(server).await.unwrap();
+            connection.accept().await.is_none()
+        });
+        let (_send, mut connection): (h2::client::SendRequest<Bytes>, _) =
+            h2::client::handshake(client).await.unwrap();
+        let pings = connection.ping_pong();
+        tokio::spawn(connection);
+        let watched = watch_peer(pings, Some(KEEP_ALIVE));
+        let limit = Duration::from_secs(300);
+        assert!(tokio::time::timeout(limit, watched).await.is_err());
+    }
+}

@@ -58,3 +58,60 @@ pub async fn read_header(
         Err(_elapsed) => Err(DirectError::Timeout(limit)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use weft_core::transport_header::SessionProtocol;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn header() -> TransportHeader {
+        TransportHeader {
+            port: 8080,
+            name: None,
+            protocol: Some(SessionProtocol::Http2),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_follows_the_header_stays_in_the_stream() {
+        let (mut client, server) = testing::tcp_pair().await;
+        let mut stream = Stream::plain(server);
+        let mut bytes = header().encode();
+        bytes.extend_from_slice(b"payload");
+        for byte in bytes.chunks(5) {
+            client.write_all(byte).await.unwrap();
+        }
+        drop(client);
+        let read = read_header(&mut stream, LIMIT).await.unwrap();
+        assert_eq!(read, header());
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"payload");
+    }
+
+    #[tokio::test]
+    async fn a_header_that_does_not_come_is_waited_for_only_so_long() {
+        let (mut client, server) = testing::tcp_pair().await;
+        let mut stream = Stream::plain(server);
+        client.write_all(&header().encode()[..9]).await.unwrap();
+        tokio::time::pause();
+        let start = tokio::time::Instant::now();
+        let read = read_header(&mut stream, LIMIT).await;
+        assert!(matches!(read, Err(DirectError::Timeout(LIMIT))));
+        testing::assert_elapsed(start, LIMIT);
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_is_noticed() {
+        let (client, server) = testing::tcp_pair().await;
+        let mut stream = Stream::plain(server);
+        drop(client);
+        let read = read_header(&mut stream, LIMIT).await;
+        assert!(matches!(read, Err(DirectError::Closed)));
+    }
+}

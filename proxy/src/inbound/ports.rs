@@ -190,3 +190,58 @@ fn expire(entries: &mut HashMap<u16, Arc<Entry>>, idle: Duration) {
             || now.duration_since(*entry.last_used.lock()) < idle
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    const IDLE: Duration = Duration::from_secs(90);
+
+    fn ports() -> Ports {
+        Ports::new(
+            InboundServerPoliciesClient::new(testing::dead_channel()),
+            testing::settings(&[("INBOUND_DEFAULT_POLICY", "deny")]).policy,
+            [25].into_iter().collect(),
+            [8080],
+            IDLE,
+            testing::watch(),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_control_plane_the_default_policy_holds() {
+        let ports = ports();
+        let policy = ports.port(8080).unwrap().policy();
+        assert_eq!(&*policy.server.name, "deny");
+        let opaque = ports.port(25).unwrap().policy();
+        assert_eq!(opaque.protocol, super::super::policy::Protocol::Opaque);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_is_forgotten_after_its_last_use_but_not_one_that_settings_name() {
+        let ports = ports();
+        let used = ports.port(9000).unwrap();
+        drop(ports.port(9001).unwrap());
+        let known = |port| ports.entries.lock().contains_key(&port);
+        tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
+        assert!(known(9001));
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        assert!(!known(9001));
+        assert!(known(9000), "it is in use");
+        assert!(known(8080), "a setting names it");
+        drop(used);
+        tokio::time::sleep(IDLE + Duration::from_secs(6)).await;
+        assert!(!known(9000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scan_of_all_ports_does_not_open_a_stream_for_each() {
+        let ports = ports();
+        let held: Vec<_> = (10_000..).map_while(|p| ports.port(p).ok()).collect();
+        assert_eq!(held.len(), MAX_UNNAMED_PORTS);
+        assert!(ports.port(8080).is_ok());
+        drop(held);
+        assert!(ports.port(9999).is_ok(), "unused ports make room");
+    }
+}

@@ -424,3 +424,6 @@ fn apply_profile(
     };
     Ok(Policy { parent, protocol })
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use weft_cluster::Name;
+use crate::Name;
 
 /// `host[:port]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub struct ServiceHost {
 }
 
 impl Authority {
+    /// Port of an authority without one.
+    pub const DEFAULT_PORT: u16 = 80;
+
     /// Reads `host`, `host:port`, `[v6]` and `[v6]:port`; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(rest) = text.strip_prefix('[') {

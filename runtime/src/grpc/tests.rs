@@ -1,16 +1,21 @@
 //! The shared server: how long its end takes, and what it counts.
 
 use tokio::{io::AsyncReadExt, net::TcpStream};
-use weft_runtime::metrics::Registry;
 
 use super::*;
+use crate::metrics::Registry;
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_does_not_answer_holds_up_the_end_for_the_grace_period_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
     let address = listener.local_addr().expect("bound");
     let shutdown = CancellationToken::new();
-    let server = tokio::spawn(serve(listener, Routes::default(), shutdown.clone()));
+    let server = tokio::spawn(serve(
+        listener,
+        Routes::default(),
+        Limits::default(),
+        shutdown.clone(),
+    ));
     let mut peer = TcpStream::connect(address).await.expect("connected");
     // The server's SETTINGS have come, so the connection is being served; the peer never says anything.
     let mut settings = [0; 9];

@@ -1,19 +1,20 @@
-//! Owns the `grpc_server_*` metrics and the gauge of open streams (contract 8.2).
-
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+//! Owns the `grpc_server_*` metrics, under the names of go-grpc-prometheus, and the gauge of calls that have not ended
+//! (contract 2.5, 8.2). Knows no service and serves nothing.
 
 use prometheus_client::encoding::EncodeLabelSet;
-use tonic::Code;
-use weft_runtime::metrics::{Counter, Family, Gauge, Histogram, Registry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use tonic::{Code, Response, Status};
 
-/// Upper bounds in seconds: from a quick refusal to a stream of a day.
-const DURATION_BUCKETS: [f64; 8] = [0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 3_600.0, 86_400.0];
+use crate::metrics::{Counter, Family, Gauge, Histogram, Registry};
+
+/// Upper bounds in seconds: those of go-grpc-prometheus (5 ms to 10 s), before them a quick refusal, after them streams of up
+/// to a day.
+const DURATION_BUCKETS: [f64; 16] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0, 3_600.0,
+    86_400.0,
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Method {
@@ -31,7 +32,7 @@ struct Handled {
 }
 
 /// The metrics of all gRPC servers that share a registry.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
     started: Family<Method, Counter>,
     handled: Family<Handled, Counter>,
@@ -92,13 +93,17 @@ impl Metrics {
         metrics
     }
 
-    /// Counts the start of a call and its one request message.
-    pub(super) fn start(
-        &self,
-        service: &'static str,
-        method: &'static str,
-        kind: &'static str,
-    ) -> Call {
+    /// Counts the start of a call that is answered once, and its request.
+    pub fn unary(&self, service: &'static str, method: &'static str) -> Call {
+        self.start(service, method, "unary")
+    }
+
+    /// Counts the start of a call that is answered by a stream, and its request.
+    pub fn streaming(&self, service: &'static str, method: &'static str) -> Call {
+        self.start(service, method, "server_stream")
+    }
+
+    fn start(&self, service: &'static str, method: &'static str, kind: &'static str) -> Call {
         let labels = Method {
             grpc_service: service,
             grpc_method: method,
@@ -133,12 +138,30 @@ pub struct Call {
 
 impl Call {
     /// Counts a message.
-    pub fn sent(&self) {
+    pub(super) fn sent(&self) {
         self.sent.inc();
     }
 
+    /// Answers once, and counts it.
+    ///
+    /// # Errors
+    /// That of `answer`.
+    pub fn answer<M>(&self, answer: Result<M, Status>) -> Result<Response<M>, Status> {
+        match answer {
+            Ok(message) => {
+                self.sent();
+                self.finish(Code::Ok);
+                Ok(Response::new(message))
+            }
+            Err(status) => {
+                self.finish(status.code());
+                Err(status)
+            }
+        }
+    }
+
     /// Counts the end, the first time it is called.
-    pub fn finish(&self, code: Code) {
+    pub(super) fn finish(&self, code: Code) {
         if self.finished.swap(true, Ordering::Relaxed) {
             return;
         }

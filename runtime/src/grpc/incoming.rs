@@ -1,58 +1,47 @@
-//! The connections of the gRPC server, no more than a fixed number at a time. Further ones wait in the kernel's queue.
+//! Owns the connections of a gRPC server, up to a limit; what is above it waits in the kernel's queue.
 
+use futures_util::{Stream, stream};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-
-use futures_util::{Stream, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::server::Connected;
-use weft_runtime::net::{self, SocketOptions};
+
+use crate::net::{self, SocketOptions};
 
 /// A peer whose host vanished is noticed by the kernel too, not only by HTTP/2 pings.
-const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// Before the next attempt when a connection cannot be accepted, usually for lack of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const SOCKET: SocketOptions = SocketOptions {
+    keepalive: Some(Duration::from_secs(30)),
+    user_timeout: None,
+};
 
 /// A connection that gives its place back when it is dropped.
-pub(crate) struct Connection {
+pub(super) struct Connection {
     stream: TcpStream,
     _place: OwnedSemaphorePermit,
 }
 
 /// Accepts for ever, with at most `limit` connections alive.
-pub(crate) fn connections(
+pub(super) fn limited(
     listener: TcpListener,
     limit: usize,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let places = Arc::new(Semaphore::new(limit));
     stream::unfold((listener, places), |(listener, places)| async move {
-        let place = places.clone().acquire_owned().await.ok()?;
-        // Not `net::accept`: its future is not `Send`, because it calls an async closure.
-        let (stream, peer) = loop {
-            match listener.accept().await {
-                Ok(accepted) => break accepted,
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            }
-        };
-        let options = SocketOptions {
-            keepalive: Some(TCP_KEEPALIVE),
-            user_timeout: None,
-        };
-        if let Err(error) = net::configure(&stream, &options) {
+        let place = Arc::clone(&places).acquire_owned().await.ok()?;
+        let (stream, peer) = net::accept(&listener).await;
+        if let Err(error) = net::configure(&stream, &SOCKET) {
             tracing::debug!(%peer, %error, "connection ended before it was set up");
         }
-        Some((
-            Ok(Connection {
-                stream,
-                _place: place,
-            }),
-            (listener, places),
-        ))
+        let connection = Connection {
+            stream,
+            _place: place,
+        };
+        Some((Ok(connection), (listener, places)))
     })
 }
 

@@ -1,5 +1,5 @@
-//! Owns what gRPC services of the control plane share: the server with its limits, streams that send the newest state,
-//! and the `grpc_server_*` metrics (contract 8.2). Knows no service.
+//! Owns what gRPC servers of the control plane share: the server with its limits, streams that send the newest state, and
+//! the `grpc_server_*` metrics (contract 2.5, 8.2). Knows no service and no TLS: the sidecar in front does that.
 
 mod incoming;
 mod metrics;
@@ -7,30 +7,51 @@ mod metrics;
 #[cfg(test)]
 mod tests;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
-
 use futures_util::{Stream, stream};
-use tokio::{
-    net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time,
-};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Response, Status, service::Routes, transport::Server};
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::{Code, Response, Status};
 
 pub use metrics::{Call, Metrics};
 
-/// Largest request, in bytes; those of proxies have some hundred.
+/// Largest request of a watch, in bytes; those of proxies have some hundred.
 pub const MAX_REQUEST: usize = 64 * 1024;
-/// Streams of one connection; a proxy has one for each target it talks to.
-const MAX_STREAMS_PER_CONNECTION: u32 = 10_000;
-/// Connections of one server; more wait in the kernel.
-const MAX_CONNECTIONS: usize = 20_000;
-/// Pings, so that a peer that is gone does not hold its streams.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connections have for ending after the shutdown.
-const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
+/// Connections of one server: one for each of 10,000 proxies, the target of the design, with room for a restart of all.
+const MAX_CONNECTIONS: usize = 20_000;
+/// Size of a request's headers in bytes.
+const MAX_HEADERS: u32 = 16 * 1024;
+
+/// In what servers differ. The default is for watches, which are many and last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls of one connection at a time.
+    pub streams_per_connection: u32,
+    /// Time between HTTP/2 pings, so that a peer that is gone does not hold its streams.
+    pub ping_interval: Duration,
+    /// How long a ping may stay without an answer.
+    pub ping_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // A proxy has one for each target it talks to.
+            streams_per_connection: 10_000,
+            ping_interval: Duration::from_secs(20),
+            ping_timeout: Duration::from_secs(10),
+        }
+    }
+}
 
 /// A stream of messages to a client.
 pub type Updates<M> = Pin<Box<dyn Stream<Item = Result<M, Status>> + Send>>;
@@ -65,12 +86,12 @@ impl Calls {
 
     /// Counts the start of a call that is answered by a stream.
     pub fn streaming(&self, service: &'static str, method: &'static str) -> Call {
-        self.metrics.start(service, method, "server_stream")
+        self.metrics.streaming(service, method)
     }
 
     /// Counts the start of a call that is answered once.
     pub fn unary(&self, service: &'static str, method: &'static str) -> Call {
-        self.metrics.start(service, method, "unary")
+        self.metrics.unary(service, method)
     }
 
     /// Opens the stream of a call, or refuses it.
@@ -135,33 +156,41 @@ impl<S: Source> Open<S> {
     }
 }
 
-/// The refusal of one target too many.
-pub fn exhausted(error: weft_cluster::TooManyViews) -> Status {
+/// The refusal of what is one too many, for example a target.
+pub fn exhausted(error: impl std::error::Error) -> Status {
     tracing::warn!(%error, "a stream is refused");
     Status::resource_exhausted(error.to_string())
 }
 
-/// Serves plaintext HTTP/2 until the shutdown.
+/// Serves plaintext HTTP/2 until the shutdown, and ends at most [`GRACE`] after it.
 ///
 /// # Errors
 /// The listener cannot be used.
 pub async fn serve(
     listener: TcpListener,
     routes: Routes,
+    limits: Limits,
     shutdown: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let mut server = Server::builder()
-        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .http2_max_header_list_size(16 * 1024);
+        .http2_keepalive_interval(Some(limits.ping_interval))
+        .http2_keepalive_timeout(Some(limits.ping_timeout))
+        .max_concurrent_streams(limits.streams_per_connection)
+        .http2_max_header_list_size(MAX_HEADERS);
     let incoming = incoming::limited(listener, MAX_CONNECTIONS);
     let served = server
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
+    // A peer that does not read its GOAWAY must not hold up the end of the process.
+    let out_of_patience = async {
+        shutdown.cancelled().await;
+        time::sleep(GRACE).await;
+    };
     tokio::select! {
         served = served => served,
-        // A peer that does not read its GOAWAY must not hold up the end of the process.
-        () = async { shutdown.cancelled().await; time::sleep(GRACE).await } => Ok(()),
+        () = out_of_patience => {
+            tracing::warn!("connections were still open {GRACE:?} after the shutdown began; leaving them");
+            Ok(())
+        }
     }
 }
