@@ -16,9 +16,9 @@ use weft_cluster::{DefaultPolicy, ManifestSource, MeshSettings, Shared};
 use weft_core::{name::PortSet, parse};
 use weft_destination::{Http2Params, OutboundTransport};
 use weft_runtime::metrics::Registry;
-use weft_runtime::{grpc, log, process, service_admin};
+use weft_runtime::{grpc, process, service_admin};
 
-use crate::flags::{listen_address, log_format};
+use crate::flags::{LogArgs, listen_address};
 
 /// Idle series leave after this time; the same as in proxies.
 const RETAIN_METRICS: Duration = Duration::from_secs(600);
@@ -82,12 +82,9 @@ pub struct DestinationArgs {
     /// HTTP/2 settings of connections to meshed endpoints, JSON.
     #[arg(long)]
     pub meshed_http2_client_params: Option<Http2Params>,
-    /// Level of the log, or directives such as info,weft_policy=debug.
-    #[arg(long, default_value = "info")]
-    pub log_level: String,
-    /// plain or json.
-    #[arg(long, default_value = "plain", value_parser = log_format)]
-    pub log_format: log::Format,
+    /// How it logs.
+    #[command(flatten)]
+    pub log: LogArgs,
     #[command(flatten)]
     ignored: Ignored,
 }
@@ -205,18 +202,11 @@ impl DestinationArgs {
 
 /// Serves until SIGTERM or SIGINT.
 pub async fn run(args: DestinationArgs) -> Result<()> {
-    log::init(&args.log_level, args.log_format).context("cannot start logging (--log-level)")?;
+    args.log.start()?;
     for flag in args.ignored.given() {
         tracing::info!("the flag --{flag} has no effect here");
     }
-    let shutdown = CancellationToken::new();
-    let ending = shutdown.clone();
-    tokio::spawn(async move {
-        let signal = process::terminated().await;
-        tracing::info!(signal, "shutting down");
-        ending.cancel();
-    });
-    serve(&args, shutdown).await
+    serve(&args, process::shutdown()).await
 }
 
 async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()> {
@@ -315,7 +305,7 @@ mod tests {
             let Weft::Destination(args) = parsed.expect("accepted");
             assert_eq!(args.addr.to_string(), "[::]:1");
             assert!(args.enable_ipv6);
-            assert_eq!(args.log_format, log::Format::Json);
+            assert_eq!(args.log.log_format, weft_runtime::log::Format::Json);
         }
     }
 

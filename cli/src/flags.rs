@@ -1,10 +1,11 @@
 //! How the flags of Linkerd's services are written, for the subcommands that take their arguments: one dash or two, listen
-//! addresses, log formats. Owns no flag.
+//! addresses, and the flags of the log, which all of them have. What a service does is not known here.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use weft_runtime::log;
 
 /// The subcommands that charts start with the flags of Go's flag package.
@@ -49,11 +50,30 @@ pub fn listen_address(text: &str) -> Result<SocketAddr> {
         .with_context(|| format!("\"{text}\" is not ADDRESS:PORT or :PORT"))
 }
 
-/// `plain` or `json`.
-///
-/// # Errors
-/// Anything else.
-pub fn log_format(text: &str) -> Result<log::Format> {
+/// The flags of the log.
+#[derive(Args, Clone, Debug)]
+pub struct LogArgs {
+    /// Level of the log, or directives such as info,weft_identity=debug.
+    #[arg(long, default_value = "info")]
+    pub log_level: String,
+    /// plain or json.
+    #[arg(long, default_value = "plain", value_parser = log_format)]
+    pub log_format: log::Format,
+}
+
+impl LogArgs {
+    /// Starts logging; once in a process.
+    ///
+    /// # Errors
+    /// The directives cannot be read, or logging has started already.
+    pub fn start(&self) -> Result<()> {
+        log::init(&self.log_level, self.log_format)
+            .context("cannot start logging (--log-level)")?;
+        Ok(())
+    }
+}
+
+fn log_format(text: &str) -> Result<log::Format> {
     match text {
         "plain" => Ok(log::Format::Plain),
         "json" => Ok(log::Format::Json),

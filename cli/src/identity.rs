@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args};
-use tokio_util::sync::CancellationToken;
 use weft_identity::{Config, LocalTokens, Scheme, TokenCheck};
-use weft_runtime::{log, process};
+use weft_runtime::process;
 
-use crate::flags::{listen_address, log_format};
+use crate::flags::{LogArgs, listen_address};
 
 /// Issues workload certificates. Every flag may be written with one dash or two, as Linkerd's charts and people do.
 #[derive(Debug, Args)]
@@ -49,12 +48,9 @@ pub struct IdentityArgs {
     /// Public key (PEM) that workload tokens are checked by: the token.pub of a local authority.
     #[arg(long)]
     pub token_public_key: PathBuf,
-    /// Level of the log, or directives such as info,weft_identity=debug.
-    #[arg(long, default_value = "info")]
-    pub log_level: String,
-    /// plain or json.
-    #[arg(long, default_value = "plain", value_parser = log_format)]
-    pub log_format: log::Format,
+    /// How it logs.
+    #[command(flatten)]
+    pub log: LogArgs,
     #[command(flatten)]
     ignored: Ignored,
 }
@@ -101,7 +97,7 @@ impl Ignored {
 
 /// Serves until SIGTERM or SIGINT.
 pub async fn run(args: IdentityArgs) -> Result<()> {
-    log::init(&args.log_level, args.log_format).context("cannot start logging (--log-level)")?;
+    args.log.start()?;
     for flag in args.ignored.given() {
         tracing::info!("the flag --{flag} has no effect here");
     }
@@ -119,14 +115,7 @@ pub async fn run(args: IdentityArgs) -> Result<()> {
         tokens: TokenCheck::Local(tokens),
     };
     tracing::info!(?config, "starting");
-    let shutdown = CancellationToken::new();
-    let ending = shutdown.clone();
-    tokio::spawn(async move {
-        let signal = process::terminated().await;
-        tracing::info!(signal, "shutting down");
-        ending.cancel();
-    });
-    weft_identity::serve(config, shutdown).await?;
+    weft_identity::serve(config, process::shutdown()).await?;
     Ok(())
 }
 
@@ -210,7 +199,7 @@ mod tests {
         );
         assert_eq!(args.identity_clock_skew_allowance, Duration::from_secs(20));
         assert_eq!(args.identity_scheme, Scheme::Kubernetes);
-        assert_eq!(args.log_format, log::Format::Json);
+        assert_eq!(args.log.log_format, weft_runtime::log::Format::Json);
         assert_eq!(
             args.ignored.given(),
             ["kube-apiclient-qps", "kube-apiclient-burst"]

@@ -3,7 +3,7 @@
 
 pub mod demo;
 pub mod destination;
-pub mod flags;
+mod flags;
 pub mod identity;
 pub mod init;
 pub mod local;

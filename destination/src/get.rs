@@ -13,10 +13,10 @@ use std::{
 use linkerd2_proxy_api::destination::{AddrSet, Update, WeightedAddr, WeightedAddrSet, update};
 use tonic::Status;
 use weft_cluster::{Name, Query, Reader, Subscription, index::SliceEndpoint};
+use weft_runtime::grpc::Source;
 
 use crate::{
     endpoint::{self, Target},
-    grpc::Source,
     settings::Settings,
 };
 

@@ -15,10 +15,10 @@ use linkerd2_proxy_api::{
 };
 use tonic::Status;
 use weft_cluster::{Name, Query, Reader, Subscription, index::SliceEndpoint};
+use weft_runtime::grpc::Source;
 
 use crate::{
     endpoint::{self, Target, is_opaque},
-    grpc::Source,
     settings::Settings,
 };
 

@@ -40,7 +40,7 @@ pub use hops::{Hop, Way, over, over_each_hop};
 pub use http2::{Client2, Server2, head, read_body};
 pub use manifests::{Manifests, NAMESPACE};
 pub use metrics::{Sample, Samples};
-pub use net::{Net, mesh, mesh_with};
+pub use net::{Net, mesh, mesh_with, skip};
 pub use node::{Node, Output, Process};
 pub use wire::{Head, Listener, Message, Wire};
 

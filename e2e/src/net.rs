@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nix::sched::{CloneFlags, unshare};
+use nix::unistd::Pid;
+use tokio::process::Command;
 use tokio::time::timeout;
 use weft_cli::local::preflight::{self, Missing};
 use weft_cli::local::{Mesh, MeshOptions, Tuning};
 
 use crate::manifests::{Manifests, NAMESPACE};
-use crate::node::Node;
+use crate::node::{Node, Process};
 
 /// Longest a test may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -141,7 +143,8 @@ fn describe(error: &anyhow::Error) -> String {
     [&format!("{error:#}")].into_iter().map(String::as_str).chain(places).collect::<Vec<_>>().join("\n")
 }
 
-fn skip(reason: &str) {
+/// Says that the calling test is skipped and why, and counts it.
+pub fn skip(reason: &str) {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
@@ -207,6 +210,35 @@ impl Net {
     /// Those of the file system.
     pub fn remove(&self, file: &str) -> anyhow::Result<()> {
         Ok(std::fs::remove_file(self.folder.join(file))?)
+    }
+
+    /// Starts a peer (see [`crate::peers`]) as a workload by `weft run`, as a user would.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn weft_run(&self, pod: &str, peer: &[&str]) -> anyhow::Result<Process> {
+        let place = self.mesh.place();
+        let mut command = Command::new(&self.programs.weft);
+        command.arg("run").arg("--manifests").arg(&place.manifests).arg("--state-dir").arg(&place.state);
+        command.args(["--namespace", NAMESPACE, "--workload", pod, "--"]).arg(&self.programs.peer).args(peer);
+        Process::start(&mut command, format!("weft run of {pod}"))
+    }
+
+    /// Process id of the control plane, while it runs.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn control_pid(&self) -> anyhow::Result<Option<Pid>> {
+        let own = format!("--manifests={}\0", self.mesh.place().manifests.display());
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // It may have ended since.
+            let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            if line.contains("\0mesh-control\0") && line.contains(&own) {
+                return Ok(Some(Pid::from_raw(pid)));
+            }
+        }
+        Ok(None)
     }
 
     /// The mesh itself.

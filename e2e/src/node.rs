@@ -222,6 +222,21 @@ impl Node {
 }
 
 impl Process {
+    pub(crate) fn start(command: &mut Command, what: String) -> anyhow::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        Ok(Process { child: command.spawn().with_context(|| what.clone())?, what })
+    }
+
+    /// Process ids of its children.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn children(&self) -> anyhow::Result<Vec<Pid>> {
+        let pid = self.child.id().context("it has ended")?;
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        text.split_whitespace().map(|pid| Ok(Pid::from_raw(pid.parse()?))).collect()
+    }
+
     /// Kills it (SIGKILL).
     ///
     /// # Errors

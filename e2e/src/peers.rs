@@ -16,19 +16,37 @@ use crate::wire::{Listener, Message, Wire};
 /// The query controls the answer: `status=503`, `delay=100` (milliseconds), `bytes=1000` (a body of so many instead),
 /// `close` (HTTP/1: closes without a word after the answer).
 pub fn http(listener: Listener, name: &str) {
-    let name = name.to_owned();
-    listener.serve(move |wire| http_connection(wire, name.clone()));
+    slow_http(listener, name, Duration::ZERO);
 }
 
-async fn http_connection(wire: Wire, name: String) -> anyhow::Result<()> {
+/// [`http`] that takes so long for each request.
+pub fn slow_http(listener: Listener, name: &str, delay: Duration) {
+    let name = name.to_owned();
+    listener.serve(move |wire| {
+        let who = Who {
+            name: name.clone(),
+            delay,
+        };
+        http_connection(wire, who)
+    });
+}
+
+/// Who answers.
+#[derive(Clone)]
+struct Who {
+    name: String,
+    delay: Duration,
+}
+
+async fn http_connection(wire: Wire, who: Who) -> anyhow::Result<()> {
     if wire.begins_with(b"PRI * HTTP/2").await? {
-        return http2_connection(wire, name).await;
+        return http2_connection(wire, who).await;
     }
     let mut wire = wire.patient(Duration::from_secs(600));
     loop {
         let message = wire.message().await?;
         let target = message.head.first.split(' ').nth(1).unwrap_or_default().to_owned();
-        let (status, body) = reply(&target, &name, describe(&message)).await;
+        let (status, body) = reply(&target, &who, describe(&message)).await;
         let close = knob(&target, "close").is_some();
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
         // A response to HEAD has no body, whatever it says of its length.
@@ -44,11 +62,11 @@ fn describe(message: &Message) -> Value {
     json!({ "first": message.head.first, "fields": message.head.fields, "body": message.text() })
 }
 
-async fn http2_connection(wire: Wire, name: String) -> anyhow::Result<()> {
+async fn http2_connection(wire: Wire, who: Who) -> anyhow::Result<()> {
     let mut server = Server2::start(wire).await?.patient(Duration::from_secs(600));
     loop {
         let (request, mut respond) = server.accept().await?;
-        let name = name.clone();
+        let who = who.clone();
         tokio::spawn(async move {
             let (head, body) = request.into_parts();
             let fields: Vec<(&str, String)> = head
@@ -59,7 +77,7 @@ async fn http2_connection(wire: Wire, name: String) -> anyhow::Result<()> {
             let body = read_body(body).await?.0;
             let first = format!("{} {} HTTP/2", head.method, head.uri);
             let seen = json!({ "first": first, "fields": fields, "body": String::from_utf8_lossy(&body) });
-            let (status, body) = reply(&head.uri.to_string(), &name, seen).await;
+            let (status, body) = reply(&head.uri.to_string(), &who, seen).await;
             let response = Response::builder().status(status).header("content-length", body.len()).body(())?;
             let mut stream = respond.send_response(response, false)?;
             stream.send_data(Bytes::from(body), true)?;
@@ -74,14 +92,14 @@ fn knob<'a>(target: &'a str, name: &str) -> Option<&'a str> {
     pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).find(|(n, _)| *n == name).map(|(_, value)| value)
 }
 
-async fn reply(target: &str, name: &str, mut seen: Value) -> (u16, String) {
+async fn reply(target: &str, who: &Who, mut seen: Value) -> (u16, String) {
     let number = |knob: Option<&str>, default| knob.and_then(|text| text.parse().ok()).unwrap_or(default);
-    sleep(Duration::from_millis(number(knob(target, "delay"), 0))).await;
+    sleep(who.delay + Duration::from_millis(number(knob(target, "delay"), 0))).await;
     let status = number(knob(target, "status"), 200);
     let body = match knob(target, "bytes") {
         Some(bytes) => "x".repeat(bytes.parse().unwrap_or_default()),
         None => {
-            seen["server"] = name.into();
+            seen["server"] = who.name.as_str().into();
             seen.to_string()
         }
     };

@@ -3,6 +3,7 @@
 
 use std::io;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// Resolves with the signal's name when the process is asked to end (`SIGTERM`, `SIGINT`).
 ///
@@ -16,6 +17,19 @@ pub async fn terminated() -> &'static str {
             std::future::pending().await
         }
     }
+}
+
+/// A token that is cancelled when the process is asked to end, for a service that has nothing else to wait for. Spawns the
+/// task that waits, with the effect of [`terminated`].
+pub fn shutdown() -> CancellationToken {
+    let shutdown = CancellationToken::new();
+    let ending = shutdown.clone();
+    tokio::spawn(async move {
+        let signal = terminated().await;
+        tracing::info!(signal, "shutting down");
+        ending.cancel();
+    });
+    shutdown
 }
 
 async fn wait() -> io::Result<&'static str> {

@@ -1,13 +1,14 @@
-//! The peers of tests as a process: `weft-peer KIND PORT [NAME]`. What they do is in the library.
+//! The peers of tests as a process: `weft-peer KIND PORT [NAME [MILLISECONDS]]`. What they do is in the library.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use weft_e2e::{Listener, grpc, peers};
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let kind = arguments.next().context("say what: sockets, http, grpc, banner or echo")?;
+    let kind = arguments.next().context("say what: sockets, http, slow, grpc, banner or echo")?;
     if kind == "sockets" {
         return weft_e2e::serve_sockets();
     }
@@ -18,6 +19,10 @@ fn main() -> anyhow::Result<()> {
         let listener = Listener::new(std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?)?;
         match kind.as_str() {
             "http" => peers::http(listener, &name),
+            "slow" => {
+                let delay = arguments.next().context("say how slow, in ms")?.parse()?;
+                peers::slow_http(listener, &name, Duration::from_millis(delay));
+            }
             "grpc" => return grpc::serve(listener, &name).await,
             "banner" => peers::banner(listener, &name),
             "echo" => peers::echo(listener),

@@ -167,6 +167,8 @@ async fn certify_over_grpc_and_the_admin_server() {
         format!("grpc_server_handled_total{{{method},grpc_code=\"OK\"}} 1"),
         format!("grpc_server_handled_total{{{method},grpc_code=\"FailedPrecondition\"}} 1"),
         format!("grpc_server_handling_seconds_count{{{method}}} 2"),
+        format!("grpc_server_msg_received_total{{{method}}} 2"),
+        format!("grpc_server_msg_sent_total{{{method}}} 1"),
         "issuer_reload_total{result=\"updated\"} 1".to_owned(),
     ] {
         assert!(text.contains(&line), "{line}\n{text}");

@@ -106,7 +106,8 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits for the head of its response.
+    /// Sends a request and waits for the head of its response. `connected` is called when there is a connection for it,
+    /// so that whoever takes the time does not take that of connecting.
     ///
     /// # Errors
     /// See [`SendError`].
@@ -114,14 +115,19 @@ impl Client {
         &self,
         version: Version,
         request: Request<Body>,
+        connected: impl FnMut(),
     ) -> Result<Response<Body>, SendError> {
         match version {
-            Version::Http1 => self.send_h1(request).await,
-            Version::Http2 => self.send_h2(request).await,
+            Version::Http1 => self.send_h1(request, connected).await,
+            Version::Http2 => self.send_h2(request, connected).await,
         }
     }
 
-    async fn send_h2(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+    async fn send_h2(
+        &self,
+        mut request: Request<Body>,
+        mut connected: impl FnMut(),
+    ) -> Result<Response<Body>, SendError> {
         loop {
             let connection = match self.shared_connection().await {
                 Ok(connection) => connection,
@@ -136,6 +142,7 @@ impl Client {
                     continue;
                 }
             };
+            connected();
             let again = replay(&request, false);
             match http2::send(&mut send, request).await {
                 Ok(response) => return Ok(response.map(|body| body.holding(stream))),
@@ -224,7 +231,11 @@ impl Client {
             .map_err(|e| Arc::new(self.connector.handshake_failed(e)))
     }
 
-    async fn send_h1(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+    async fn send_h1(
+        &self,
+        mut request: Request<Body>,
+        mut connected: impl FnMut(),
+    ) -> Result<Response<Body>, SendError> {
         let mut reuse = true;
         loop {
             let idle = if reuse { self.idle.take().await } else { None };
@@ -236,6 +247,7 @@ impl Client {
                     Err(error) => return Err(SendError::Unsent(Box::new(request), error)),
                 },
             };
+            connected();
             // Case P16: a server may close an idle connection as we use it.
             let again = if reused { replay(&request, true) } else { None };
             if super::headers::is_upgrade(&request) {

@@ -6,7 +6,7 @@ use super::client::IdleConnections;
 use super::{Handler, Limits};
 use crate::stream::Stream;
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -16,6 +16,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
+use tokio::sync::Notify;
 use weft_runtime::drain;
 
 /// Serves HTTP/1.0 and 1.1 on `io` until the client is done, or draining began and the request
@@ -29,9 +30,23 @@ pub async fn serve<H: Handler>(
     limits: Limits,
     drain: drain::Watch,
 ) -> Result<(), hyper::Error> {
+    let begun = Arc::new(Notify::new());
+    let begins = begun.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let answer = handler.clone().handle(request.map(Body::h1));
-        async move { answer.await.map(keep_length).map_err(Aborted) }
+        begins.notify_one();
+        let size = head_size(&request);
+        let too_large = size > limits.max_header_bytes;
+        if too_large {
+            tracing::info!(size, limit = limits.max_header_bytes, "the head of a request is too large");
+        }
+        let handler = handler.clone();
+        async move {
+            if too_large {
+                return Ok(head_too_large());
+            }
+            let answer = handler.handle(request.map(Body::h1));
+            answer.await.map(keep_length).map_err(Aborted)
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .half_close(true)
@@ -43,12 +58,33 @@ pub async fn serve<H: Handler>(
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     let mut connection = pin!(connection);
-    let mut draining = pin!(drain.signaled());
+    // Whoever comes while we drain gets an answer, too (case T14): hyper would close a connection
+    // that it has not read a request from.
+    let mut draining = pin!(async {
+        begun.notified().await;
+        drain.signaled().await;
+    });
     tokio::select! {
         result = connection.as_mut() => return result,
         () = draining.as_mut() => connection.as_mut().graceful_shutdown(),
     }
     connection.await
+}
+
+/// Bytes of a request's head. hyper holds to its limit only for what comes in pieces.
+fn head_size<B>(request: &Request<B>) -> usize {
+    const SEPARATORS: usize = 4;
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS);
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    fields.sum::<usize>().saturating_add(target)
+}
+
+fn head_too_large() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// A 304 may tell the length that a 200 would have (case P14).

@@ -28,17 +28,20 @@ pub async fn serve<H: Handler>(
     let mut keep_alive = pin!(watch_peer(connection.ping_pong(), params.keep_alive));
     let mut draining = pin!(drain.signaled());
     let mut told = false;
+    // Whoever comes while we drain gets an answer, too (case T14), before it is told to go.
+    let mut awaited = drain.is_draining();
     loop {
         tokio::select! {
             biased;
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
+                    awaited = false;
                     tokio::spawn(serve_stream(handler.clone(), request, respond));
                 }
                 Some(Err(error)) => return Err(error),
                 None => return Ok(()),
             },
-            () = draining.as_mut(), if !told => {
+            () = draining.as_mut(), if !told && !awaited => {
                 told = true;
                 connection.graceful_shutdown();
             }
@@ -60,9 +63,12 @@ async fn serve_stream<H: Handler>(
     let (head, recv) = request.into_parts();
     let body = Body::h2(&head.headers, recv);
     let mut answer = pin!(handler.handle(Request::from_parts(head, body)));
-    let answer = poll_fn(|cx| match answer.as_mut().poll(cx) {
-        Poll::Ready(answer) => Poll::Ready(Some(answer)),
-        Poll::Pending => respond.poll_reset(cx).map(|_| None),
+    let answer = poll_fn(|cx| {
+        // First: a request that was cancelled fails in other ways too, which mean nothing (case H13).
+        if respond.poll_reset(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        answer.as_mut().poll(cx).map(Some)
     })
     .await;
     let response = match answer {

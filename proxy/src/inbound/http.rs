@@ -205,7 +205,7 @@ impl Inner {
         } else {
             Version::Http1
         };
-        let sent = client.send(upstream, request).await;
+        let sent = client.send(upstream, request, || {}).await;
         let mut response = sent.map_err(|error| match error {
             SendError::Unsent(_, error) => Error::Connect(error),
             SendError::Failed(error) => error,

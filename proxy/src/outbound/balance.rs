@@ -342,6 +342,11 @@ impl Pending {
         }
     }
 
+    /// From here on the endpoint has the request, and its time runs.
+    pub fn begin(&mut self) {
+        self.started = std::time::Instant::now();
+    }
+
     /// The endpoint has answered: takes the time it needed into its estimate.
     pub fn sample(&mut self) {
         if !std::mem::replace(&mut self.sampled, true) {

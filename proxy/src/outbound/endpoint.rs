@@ -226,7 +226,7 @@ impl Endpoint {
     pub async fn send(
         &self,
         mut request: Request<Body>,
-        pending: Option<Pending>,
+        mut pending: Option<Pending>,
         started: Instant,
     ) -> Result<Response<Body>, SendError> {
         self.check_required_identity(&mut request)
@@ -234,7 +234,13 @@ impl Endpoint {
         let client_version = request.version();
         let version = self.prepare(&mut request);
         let carried = version == Version::Http2 && client_version < http::Version::HTTP_2;
-        let result = self.client.send(version, request).await;
+        // An endpoint is not slow because it is new.
+        let connected = || {
+            if let Some(pending) = &mut pending {
+                pending.begin();
+            }
+        };
+        let result = self.client.send(version, request, connected).await;
         let mut response = match result {
             Ok(response) => response,
             Err(SendError::Unsent(request, error)) => {

@@ -30,6 +30,22 @@ async fn a_peer_that_does_not_answer_holds_up_the_end_for_the_grace_period_only(
     );
 }
 
+#[tokio::test]
+async fn a_connection_too_many_waits_for_the_place_of_another() {
+    use futures_util::{FutureExt, StreamExt};
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let mut incoming = Box::pin(incoming::limited(listener, 1));
+    let _peers = [
+        TcpStream::connect(address).await.expect("connected"),
+        TcpStream::connect(address).await.expect("queued"),
+    ];
+    let first = incoming.next().await.expect("endless").expect("accepted");
+    assert!(incoming.next().now_or_never().is_none());
+    drop(first);
+    incoming.next().await.expect("endless").expect("accepted");
+}
+
 /// Counts to three, then fails.
 struct Three(u32);
 

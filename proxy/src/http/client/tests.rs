@@ -67,7 +67,7 @@ fn request(method: Method, body: &'static str) -> Request<Body> {
 
 async fn ask(client: &Client, request: Request<Body>) -> Result<(), String> {
     let response = client
-        .send(Version::Http1, request)
+        .send(Version::Http1, request, || {})
         .await
         .map_err(|e| match e {
             SendError::Unsent(_, error) => error.to_string(),
@@ -172,7 +172,7 @@ async fn idle_connections_have_a_limit() {
     let (addr, _) = server(|io, _| answer_all(io, b"\r\n\r\n")).await;
     let client = client(addr);
     let max = client.settings.max_idle;
-    let requests = (0..max + 8).map(|_| ask(&client, request(Method::GET, "")));
+    let requests = (0..max + 8).map(|_| ask(&client, request(Method::GET, ""), || {}));
     for result in futures_util::future::join_all(requests).await {
         result.unwrap();
     }
@@ -185,7 +185,7 @@ async fn a_failed_attempt_is_shared_by_those_who_waited() {
     let addr = listener.local_addr().unwrap();
     drop(listener);
     let client = client(addr);
-    let attempts = (0..50).map(|_| client.send(Version::Http2, request(Method::GET, "")));
+    let attempts = (0..50).map(|_| client.send(Version::Http2, request(Method::GET, ""), || {}));
     let mut errors = Vec::new();
     for result in futures_util::future::join_all(attempts).await {
         match result {
@@ -212,7 +212,7 @@ async fn http2_requests_share_a_connection() {
         let mut get = request(Method::GET, "");
         *get.uri_mut() = http::Uri::from_static("http://app/");
         *get.version_mut() = http::Version::HTTP_2;
-        let response = client.send(Version::Http2, get).await;
+        let response = client.send(Version::Http2, get, || {}).await;
         let Ok(response) = response else {
             panic!("no response")
         };

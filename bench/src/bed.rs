@@ -1,0 +1,335 @@
+//! Owns where a run takes place: a mesh of two pods, the application in one, a proxy beside each. It makes them and takes
+//! them down; what is measured there is in `run`.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+use weft_cli::local::{Mesh, MeshOptions, Tuning, Workload, netns};
+use weft_identity::LocalAuthority;
+
+use crate::certificates;
+use crate::h2load::{self, ClosedLoop};
+use crate::peer::{Peer, Programs, nginx};
+use crate::wiring::{PROTOCOLS, Protocol, Side, Wiring};
+
+/// Namespace of both pods.
+const NAMESPACE: &str = "bench";
+/// Longest wait until a request comes through.
+const READY: Duration = Duration::from_secs(20);
+/// Longest wait for a process to end on SIGTERM.
+const END: Duration = Duration::from_secs(5);
+
+/// Two pods, connected through the proxies of one peer.
+pub struct Bed {
+    mesh: Mesh,
+    client: Workload,
+    server: Workload,
+    processes: Vec<Child>,
+    proxies: Option<Pair>,
+    peer: Peer,
+    folder: PathBuf,
+}
+
+/// Process ids of the two proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Beside the load.
+    pub client: u32,
+    /// Beside the application.
+    pub server: u32,
+}
+
+impl Bed {
+    /// Makes everything anew; requests pass when this returns. Call it from the thread that lives longest.
+    ///
+    /// # Errors
+    /// What is missing or does not start; the ends of logs are part of it.
+    pub async fn open(peer: &Peer, programs: &Programs) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?.keep();
+        let opened = Bed::open_in(peer, programs, &folder).await;
+        if opened.is_err() {
+            let logs = logs(&folder);
+            let _ = std::fs::remove_dir_all(&folder);
+            return opened.with_context(|| format!("{}; logs:\n{logs}", peer.name));
+        }
+        opened
+    }
+
+    async fn open_in(peer: &Peer, programs: &Programs, folder: &Path) -> anyhow::Result<Self> {
+        let manifests = folder.join("manifests");
+        std::fs::create_dir(&manifests)?;
+        std::fs::write(manifests.join("bench.yaml"), objects(peer))?;
+        let proxy = if peer.is_mesh() { peer.program() } else { None };
+        let options = MeshOptions {
+            manifests,
+            state_dir: Some(folder.join("state")),
+            weft: programs.weft.clone(),
+            proxy: proxy.unwrap_or(&programs.proxy).to_owned(),
+            ephemeral: Some(folder.to_owned()),
+            tuning: Tuning { log: "warn".to_owned(), ..Tuning::default() },
+        };
+        let mesh = Mesh::open(&options).await?;
+        let server = mesh.start(NAMESPACE, "app").await?;
+        let client = mesh.start(NAMESPACE, "load").await?;
+        let (peer, folder) = (peer.clone(), folder.to_owned());
+        let mut bed = Bed { mesh, client, server, processes: Vec::new(), proxies: None, peer, folder };
+        let ready = bed.populate().await;
+        if let Err(error) = ready {
+            bed.close_quietly().await;
+            return Err(error);
+        }
+        Ok(bed)
+    }
+
+    async fn populate(&mut self) -> anyhow::Result<()> {
+        self.start_application()?;
+        self.proxies = if self.peer.is_mesh() {
+            let pid = |workload: &Workload| workload.started().proxy_pid;
+            Some(Pair { client: pid(&self.client), server: pid(&self.server) })
+        } else {
+            self.start_proxies()?
+        };
+        self.wait_until_ready().await
+    }
+
+    fn start_application(&mut self) -> anyhow::Result<()> {
+        let folder = self.side_folder("app")?;
+        std::fs::write(folder.join("large"), "x".repeat(nginx::LARGE))?;
+        let file = folder.join("app.conf");
+        std::fs::write(&file, nginx::application(&folder))?;
+        let program = crate::peer::on_path("nginx").context("nginx is missing: run scripts/setup-bench")?;
+        let mut command = Command::new(program);
+        command.args(["-e", "stderr", "-c"]).arg(file);
+        let app = self.spawn(Side::Server, command, "app")?;
+        self.processes.push(app);
+        Ok(())
+    }
+
+    fn start_proxies(&mut self) -> anyhow::Result<Option<Pair>> {
+        let certificates = self.side_folder("certificates")?;
+        let authority = LocalAuthority::open(&self.mesh.place().authority())?;
+        let name = |account: &str| {
+            format!("{account}.{NAMESPACE}.serviceaccount.identity.linkerd.cluster.local")
+        };
+        let issue = |account: &str| certificates::issue(&authority, &certificates, account, &name(account));
+        let wiring = Wiring {
+            server: self.server.started().ip,
+            client_leaf: issue("load")?,
+            server_leaf: issue("app")?,
+            anchors: authority.trust_roots(),
+        };
+        let mut pids = Vec::new();
+        for side in [Side::Server, Side::Client] {
+            let folder = self.side_folder(side.name())?;
+            if let Some(command) = self.peer.command(side, &wiring, &folder)? {
+                let child = self.spawn(side, command, side.name())?;
+                pids.extend(child.id());
+                self.processes.push(child);
+            }
+        }
+        Ok(match pids[..] {
+            [server, client] => Some(Pair { client, server }),
+            _ => None,
+        })
+    }
+
+    fn side_folder(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let folder = self.folder.join(name);
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Starts a long-running program in a pod, with its output in a log; it is ended with the bed.
+    fn spawn(&self, side: Side, mut command: Command, name: &str) -> anyhow::Result<Child> {
+        let log = File::create(self.folder.join(format!("{name}.log")))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        let child = self.pod(side).spawn(&mut command);
+        child.with_context(|| format!("cannot start {name}"))
+    }
+
+    /// Starts a program that is part of a workload in a pod; it is ended with the bed.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(&mut self, side: Side, command: Command, name: &str) -> anyhow::Result<()> {
+        let child = self.spawn(side, command, name)?;
+        self.processes.push(child);
+        Ok(())
+    }
+
+    /// Runs a program in a pod to its end, which it must reach within `limit`; its standard output.
+    ///
+    /// # Errors
+    /// It does not start, fails or takes too long; then it is killed.
+    pub async fn output(&self, side: Side, mut command: Command, limit: Duration) -> anyhow::Result<String> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let name = command.as_std().get_program().to_string_lossy().into_owned();
+        let child = self.pod(side).spawn(&mut command).with_context(|| format!("cannot start {name}"))?;
+        let output = timeout(limit, child.wait_with_output()).await;
+        let output = output.with_context(|| format!("{name} takes more than {limit:?}"))??;
+        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{name}: {}: {} {}", output.status, errors.trim(), text.trim());
+        Ok(text.into_owned())
+    }
+
+    fn pod(&self, side: Side) -> &Workload {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    /// Process ids of the proxies, if the peer has any.
+    pub fn proxies(&self) -> Option<Pair> {
+        self.proxies
+    }
+
+    /// Host and port for load of a protocol.
+    pub fn target(&self, protocol: Protocol) -> (String, u16) {
+        self.peer.target(protocol, &self.server.started().ip.to_string())
+    }
+
+    /// URL for load of a protocol.
+    pub fn url(&self, protocol: Protocol, path: &str) -> String {
+        let (host, port) = self.target(protocol);
+        format!("http://{host}:{port}{path}")
+    }
+
+    /// Waits until one request passes over each version of HTTP.
+    async fn wait_until_ready(&self) -> anyhow::Result<()> {
+        let until = Instant::now() + READY;
+        for protocol in PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::Opaque) {
+            let one = ClosedLoop { http1: protocol == Protocol::Http1, connections: 1, streams: 1 };
+            while let Err(error) = self.probe(protocol, one).await {
+                if Instant::now() > until {
+                    return Err(error.context(format!("no {protocol:?} request comes through within {READY:?}")));
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn probe(&self, protocol: Protocol, one: ClosedLoop) -> anyhow::Result<()> {
+        // h2load waits for ever if the connection is refused while it resolves, so the port is tried first.
+        if !self.peer.is_mesh() {
+            let (host, port) = self.target(protocol);
+            let net = File::open(&self.client.started().net)?;
+            let addr = (host.parse::<std::net::Ipv4Addr>()?, port).into();
+            netns::connect(OwnedFd::from(net), addr, Duration::from_secs(1)).await?;
+        }
+        let mut command = Command::new("h2load");
+        command.args(one.count_arguments(&self.url(protocol, "/"), 1));
+        let report = self.output(Side::Client, command, Duration::from_secs(5)).await?;
+        let summary = h2load::parse(&report).context("h2load gives no report")?;
+        ensure!(summary.succeeded == 1, "the request failed");
+        Ok(())
+    }
+
+    /// Ends all processes and removes all files.
+    ///
+    /// # Errors
+    /// A pod does not end; everything else has ended then.
+    pub async fn close(mut self) -> anyhow::Result<()> {
+        // Those that ask before those that answer.
+        while let Some(mut child) = self.processes.pop() {
+            end(&mut child).await;
+        }
+        let Bed { mesh, client, server, folder, .. } = self;
+        let stopped = [client.stop().await, server.stop().await];
+        mesh.close().await;
+        // The mesh host may be quicker.
+        let _ = std::fs::remove_dir_all(folder);
+        for result in stopped {
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn close_quietly(self) {
+        if let Err(error) = self.close().await {
+            eprintln!("weft-bench: taking down what did not start: {error:#}");
+        }
+    }
+}
+
+/// Ends a process of ours.
+async fn end(child: &mut Child) {
+    if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+        // It may have ended by itself.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    if timeout(END, child.wait()).await.is_err() {
+        let _ = child.kill().await;
+    }
+}
+
+/// The ends of all logs of a bed that did not come up.
+fn logs(folder: &Path) -> String {
+    let files = [folder.to_owned(), folder.join("state/logs")].into_iter();
+    let files = files.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let logs = files.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let one = |path: PathBuf| {
+        let tail = weft_cli::local::place::tail(&path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (!tail.is_empty()).then(|| format!("{name}:\n{tail}"))
+    };
+    logs.filter_map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// The Kubernetes objects: the application with its Service, and the load. JSON is YAML.
+fn objects(peer: &Peer) -> String {
+    let opaque = Protocol::Opaque.app_port().to_string();
+    let mut annotations = json!({ "config.linkerd.io/opaque-ports": opaque });
+    if !peer.is_mesh() {
+        annotations["linkerd.io/inject"] = Value::from("disabled");
+    }
+    let ports = PROTOCOLS.map(Protocol::app_port);
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": "app", "namespace": NAMESPACE, "annotations": annotations },
+        "spec": {
+            "selector": { "app": "app" },
+            "ports": ports.map(|port| json!({ "name": format!("p{port}"), "port": port })),
+        },
+    });
+    let pod = |name: &str, ports: &[u16]| {
+        let ports: Vec<Value> = ports.iter().map(|port| json!({ "containerPort": port })).collect();
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "labels": { "app": name },
+                "annotations": annotations,
+            },
+            "spec": { "serviceAccountName": name, "containers": [{ "name": "main", "ports": ports }] },
+        })
+    };
+    format!("{service}\n---\n{}\n---\n{}\n", pod("app", &ports), pod("load", &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::Kind;
+
+    #[test]
+    fn static_peers_have_no_sidecar() {
+        let peer = |kind| Peer { name: "x".to_owned(), kind };
+        let disabled = r#""linkerd.io/inject":"disabled""#;
+        assert_eq!(objects(&peer(Kind::None)).matches(disabled).count(), 3);
+        assert_eq!(objects(&peer(Kind::Mesh("/x".into()))).matches(disabled).count(), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! Owns one measurement: a fresh bed, warm-up, load, and what the proxies cost meanwhile. Which measurements are made, and
+//! in which order, is in `run`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::process::Command;
+use tokio::time::{interval, sleep};
+
+use crate::bed::{Bed, Pair};
+use crate::figures::{Counted, Load, Proxies, Proxy, Run};
+use crate::peer::{Peer, Programs};
+use crate::process::{self, Counters};
+use crate::syscalls::Tracer;
+use crate::wiring::{Protocol, Side};
+use crate::workload::Workload;
+use crate::{h2load, iperf};
+
+/// How often memory is looked at during the load.
+const LOOK: Duration = Duration::from_millis(50);
+/// Beyond the time of the load, until its generator is given up.
+const SLACK: Duration = Duration::from_secs(20);
+
+/// How a measurement is made.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Seconds of load.
+    pub seconds: f64,
+    /// Seconds of load before, not counted.
+    pub warm_up: f64,
+    /// Seconds from the end of the load until memory is looked at again.
+    pub settle: f64,
+    /// strace, if system calls are to be counted.
+    pub strace: Option<PathBuf>,
+}
+
+/// Measures once.
+///
+/// # Errors
+/// Whatever does not start or does not answer.
+pub async fn measure(
+    peer: &Peer,
+    programs: &Programs,
+    workload: Workload,
+    plan: &Plan,
+) -> anyhow::Result<Run> {
+    let mut bed = Bed::open(peer, programs).await?;
+    let measured = in_bed(&mut bed, workload, plan).await;
+    let closed = bed.close().await;
+    let (load, proxies) = measured?;
+    closed?;
+    Ok(Run { peer: peer.name.clone(), workload, repetition: 0, load, proxies })
+}
+
+async fn in_bed(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Result<(Load, Option<Proxies>)> {
+    prepare(bed, workload).await?;
+    let Some(pair) = bed.proxies() else {
+        load(bed, workload, plan.warm_up).await?;
+        return Ok((load(bed, workload, plan.seconds).await?, None));
+    };
+    let mut figures = [Proxy::default(), Proxy::default()];
+    let pids = [pair.client, pair.server];
+    for (proxy, pid) in figures.iter_mut().zip(pids) {
+        proxy.idle_kb = process::resident_kb(pid)?;
+    }
+    load(bed, workload, plan.warm_up).await.context("warm-up")?;
+    let before = both(pids)?;
+    let (done, most) = watched(load(bed, workload, plan.seconds), pids).await;
+    let (done, after) = (done?, both(pids).context("a proxy ended under the load")?);
+    sleep(Duration::from_secs_f64(plan.settle)).await;
+    for (at, proxy) in figures.iter_mut().enumerate() {
+        proxy.spent = after[at] - before[at];
+        proxy.loaded_kb = most[at];
+        proxy.after_kb = process::resident_kb(pids[at])?;
+    }
+    let [mut client, mut server] = figures;
+    if plan.strace.is_some() {
+        [client.calls, server.calls] = count_calls(bed, workload, plan, pair).await?;
+    }
+    Ok((done, Some(Proxies { client, server })))
+}
+
+fn both(pids: [u32; 2]) -> std::io::Result<[Counters; 2]> {
+    Ok([process::counters(pids[0])?, process::counters(pids[1])?])
+}
+
+/// Runs something while looking at the memory of two processes; the most each had, KiB.
+async fn watched<T>(work: impl Future<Output = T>, pids: [u32; 2]) -> (T, [u64; 2]) {
+    let (mut ticks, mut most) = (interval(LOOK), [0, 0]);
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return (done, most),
+            _ = ticks.tick() => {
+                for (most, pid) in most.iter_mut().zip(pids) {
+                    // A process that has gone is noticed when the load ends.
+                    *most = process::resident_kb(pid).unwrap_or(0).max(*most);
+                }
+            }
+        }
+    }
+}
+
+/// System calls of both proxies during a load apart, which the tracer slows.
+async fn count_calls(
+    bed: &Bed,
+    workload: Workload,
+    plan: &Plan,
+    pair: Pair,
+) -> anyhow::Result<[Option<Counted>; 2]> {
+    let Some(strace) = &plan.strace else { return Ok([None, None]) };
+    let tracers = [Tracer::attach(strace, pair.client).await?, Tracer::attach(strace, pair.server).await?];
+    let done = load(bed, workload, plan.warm_up.max(1.0)).await;
+    let mut counted = [None, None];
+    for (tracer, counted) in tracers.into_iter().zip(&mut counted) {
+        let calls = tracer.detach().await?;
+        let units = done.as_ref().map_or(0.0, |load| load.units);
+        *counted = (!calls.is_empty()).then_some(Counted { units, calls });
+    }
+    done.context("while system calls are counted")?;
+    Ok(counted)
+}
+
+/// Starts what a workload needs in the pods beside the application.
+async fn prepare(bed: &mut Bed, workload: Workload) -> anyhow::Result<()> {
+    if workload == Workload::Opaque {
+        let mut command = Command::new("iperf3");
+        command.args(iperf::server_arguments(Protocol::Opaque.app_port()));
+        bed.start(Side::Server, command, "iperf3")?;
+        sleep(Duration::from_millis(200)).await;
+    }
+    Ok(())
+}
+
+/// The load of a workload, for so many seconds.
+async fn load(bed: &Bed, workload: Workload, seconds: f64) -> anyhow::Result<Load> {
+    let limit = Duration::from_secs_f64(seconds) + SLACK;
+    if let Some((closed, path)) = workload.closed_loop() {
+        let mut command = Command::new("h2load");
+        command.args(closed.arguments(&bed.url(workload.protocol(), path), seconds));
+        let report = bed.output(Side::Client, command, limit).await?;
+        let summary = h2load::parse(&report).context("h2load gives no report")?;
+        anyhow::ensure!(summary.succeeded > 0, "no request succeeded, {} failed", summary.failed);
+        return Ok(Load {
+            seconds: summary.seconds,
+            units: summary.succeeded as f64,
+            failed: summary.failed,
+            latency: None,
+        });
+    }
+    let (host, port) = bed.target(workload.protocol());
+    let mut command = Command::new("iperf3");
+    command.args(iperf::client_arguments(&host, port, seconds));
+    let (bytes, seconds) = iperf::parse(&bed.output(Side::Client, command, limit).await?)?;
+    Ok(Load { seconds, units: bytes / 1e9, ..Load::default() })
+}
