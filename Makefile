@@ -6,11 +6,12 @@ SHELL := /bin/bash
 
 DURATION ?= 60s
 OUTPUT ?= auto
+BENCH ?=
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: help setup build demo check fmt clippy deny tidy test test-unit test-e2e clean
+.PHONY: help setup build demo bench check fmt clippy deny tidy test test-unit test-e2e clean
 
 help: ## Shows this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +25,11 @@ build: setup ## Builds weft and weft-proxy
 
 demo: build ## Runs a mesh on this machine (DURATION=20s OUTPUT=json)
 	@$(BIN)/weft demo --duration $(DURATION) --output $(OUTPUT)
+
+bench: build ## Compares proxies side by side (BENCH="--quick", see docs/bench.md)
+	@scripts/setup-bench
+	@cargo build --locked --release -p weft-bench
+	@$(BIN)/weft-bench run $(BENCH)
 
 check: fmt clippy deny tidy ## Checks form, lints, licences and house rules
 

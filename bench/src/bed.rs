@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use weft_cli::local::{Mesh, MeshOptions, Tuning, Workload, netns};
 use weft_identity::LocalAuthority;
 
+use crate::app;
 use crate::certificates;
 use crate::h2load::{self, ClosedLoop};
 use crate::peer::{Peer, Programs, nginx};
@@ -33,10 +34,36 @@ pub struct Bed {
     mesh: Mesh,
     client: Workload,
     server: Workload,
+    /// A pod without proxy and without rules, if one was needed.
+    outside: Option<Workload>,
     processes: Vec<Child>,
     proxies: Option<Pair>,
     peer: Peer,
+    bench: PathBuf,
+    wiring: Wiring,
     folder: PathBuf,
+}
+
+/// A place programs are started in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pod {
+    /// With the load.
+    Client,
+    /// With the application.
+    Server,
+    /// Without a proxy; see [`Bed::open_outside`].
+    Outside,
+}
+
+/// Which application.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum App {
+    /// Our own, on all ports
+    Whole,
+    /// Our own, but for the port of bytes
+    WithoutOpaque,
+    /// nginx
+    Nginx,
 }
 
 /// Process ids of the two proxies.
@@ -53,18 +80,17 @@ impl Bed {
     ///
     /// # Errors
     /// What is missing or does not start; the ends of logs are part of it.
-    pub async fn open(peer: &Peer, programs: &Programs) -> anyhow::Result<Self> {
+    pub async fn open(peer: &Peer, programs: &Programs, app: App) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?.keep();
-        let opened = Bed::open_in(peer, programs, &folder).await;
+        let opened = Bed::open_in(peer, programs, app, &folder).await;
         if opened.is_err() {
-            let logs = logs(&folder);
+            // The mesh host removes it too, if there was one.
             let _ = std::fs::remove_dir_all(&folder);
-            return opened.with_context(|| format!("{}; logs:\n{logs}", peer.name));
         }
         opened
     }
 
-    async fn open_in(peer: &Peer, programs: &Programs, folder: &Path) -> anyhow::Result<Self> {
+    async fn open_in(peer: &Peer, programs: &Programs, app: App, folder: &Path) -> anyhow::Result<Self> {
         let manifests = folder.join("manifests");
         std::fs::create_dir(&manifests)?;
         std::fs::write(manifests.join("bench.yaml"), objects(peer))?;
@@ -80,18 +106,28 @@ impl Bed {
         let mesh = Mesh::open(&options).await?;
         let server = mesh.start(NAMESPACE, "app").await?;
         let client = mesh.start(NAMESPACE, "load").await?;
-        let (peer, folder) = (peer.clone(), folder.to_owned());
-        let mut bed = Bed { mesh, client, server, processes: Vec::new(), proxies: None, peer, folder };
-        let ready = bed.populate().await;
-        if let Err(error) = ready {
+        let mut bed = Bed {
+            wiring: wiring(&mesh, &server, folder)?,
+            mesh,
+            client,
+            server,
+            outside: None,
+            processes: Vec::new(),
+            proxies: None,
+            peer: peer.clone(),
+            bench: programs.bench.clone(),
+            folder: folder.to_owned(),
+        };
+        if let Err(error) = bed.populate(app).await {
+            let (logs, name) = (logs(&bed.folder), bed.peer.name.clone());
             bed.close_quietly().await;
-            return Err(error);
+            return Err(error.context(format!("{name} does not come up; logs:\n{logs}\n")));
         }
         Ok(bed)
     }
 
-    async fn populate(&mut self) -> anyhow::Result<()> {
-        self.start_application()?;
+    async fn populate(&mut self, app: App) -> anyhow::Result<()> {
+        self.start_application(app)?;
         self.proxies = if self.peer.is_mesh() {
             let pid = |workload: &Workload| workload.started().proxy_pid;
             Some(Pair { client: pid(&self.client), server: pid(&self.server) })
@@ -101,37 +137,30 @@ impl Bed {
         self.wait_until_ready().await
     }
 
-    fn start_application(&mut self) -> anyhow::Result<()> {
-        let folder = self.side_folder("app")?;
-        std::fs::write(folder.join("large"), "x".repeat(nginx::LARGE))?;
-        let file = folder.join("app.conf");
-        std::fs::write(&file, nginx::application(&folder))?;
-        let program = crate::peer::on_path("nginx").context("nginx is missing: run scripts/setup-bench")?;
-        let mut command = Command::new(program);
-        command.args(["-e", "stderr", "-c"]).arg(file);
-        let app = self.spawn(Side::Server, command, "app")?;
-        self.processes.push(app);
-        Ok(())
+    fn start_application(&mut self, app: App) -> anyhow::Result<()> {
+        let mut command = Command::new(&self.bench);
+        command.arg("app");
+        match app {
+            App::Whole => {}
+            App::WithoutOpaque => drop(command.arg("--no-opaque")),
+            App::Nginx => {
+                let folder = self.side_folder("app")?;
+                let file = folder.join("app.conf");
+                std::fs::write(&file, nginx::application(&folder))?;
+                let program = crate::peer::on_path("nginx").context("nginx is missing: run scripts/setup-bench")?;
+                command = Command::new(program);
+                command.args(["-e", "stderr", "-c"]).arg(file);
+            }
+        }
+        self.start(Pod::Server, command, "app")
     }
 
     fn start_proxies(&mut self) -> anyhow::Result<Option<Pair>> {
-        let certificates = self.side_folder("certificates")?;
-        let authority = LocalAuthority::open(&self.mesh.place().authority())?;
-        let name = |account: &str| {
-            format!("{account}.{NAMESPACE}.serviceaccount.identity.linkerd.cluster.local")
-        };
-        let issue = |account: &str| certificates::issue(&authority, &certificates, account, &name(account));
-        let wiring = Wiring {
-            server: self.server.started().ip,
-            client_leaf: issue("load")?,
-            server_leaf: issue("app")?,
-            anchors: authority.trust_roots(),
-        };
         let mut pids = Vec::new();
-        for side in [Side::Server, Side::Client] {
+        for (side, pod) in [(Side::Server, Pod::Server), (Side::Client, Pod::Client)] {
             let folder = self.side_folder(side.name())?;
-            if let Some(command) = self.peer.command(side, &wiring, &folder)? {
-                let child = self.spawn(side, command, side.name())?;
+            if let Some(command) = self.peer.command(side, &self.wiring, &folder)? {
+                let child = self.spawn(pod, command, side.name())?;
                 pids.extend(child.id());
                 self.processes.push(child);
             }
@@ -142,26 +171,49 @@ impl Bed {
         })
     }
 
+    /// Starts the pod without a proxy.
+    ///
+    /// # Errors
+    /// Those of the mesh.
+    pub async fn open_outside(&mut self) -> anyhow::Result<()> {
+        self.outside = Some(self.mesh.start(NAMESPACE, "outside").await?);
+        Ok(())
+    }
+
     fn side_folder(&self, name: &str) -> anyhow::Result<PathBuf> {
         let folder = self.folder.join(name);
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(folder)
     }
 
-    /// Starts a long-running program in a pod, with its output in a log; it is ended with the bed.
-    fn spawn(&self, side: Side, mut command: Command, name: &str) -> anyhow::Result<Child> {
+    /// Starts a long-running program in a pod, with its output in a log; it is killed when the handle is dropped.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn spawn(&self, pod: Pod, mut command: Command, name: &str) -> anyhow::Result<Child> {
         let log = File::create(self.folder.join(format!("{name}.log")))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
-        let child = self.pod(side).spawn(&mut command);
+        let child = self.pod(pod)?.spawn(&mut command);
         child.with_context(|| format!("cannot start {name}"))
+    }
+
+    /// Starts a program in a pod whose output the caller reads; what it says of errors is shown. It is killed when the
+    /// handle is dropped.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn spawn_piped(&self, pod: Pod, mut command: Command) -> anyhow::Result<Child> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let name = command.as_std().get_program().to_string_lossy().into_owned();
+        self.pod(pod)?.spawn(&mut command).with_context(|| format!("cannot start {name}"))
     }
 
     /// Starts a program that is part of a workload in a pod; it is ended with the bed.
     ///
     /// # Errors
     /// It does not start.
-    pub fn start(&mut self, side: Side, command: Command, name: &str) -> anyhow::Result<()> {
-        let child = self.spawn(side, command, name)?;
+    pub fn start(&mut self, pod: Pod, command: Command, name: &str) -> anyhow::Result<()> {
+        let child = self.spawn(pod, command, name)?;
         self.processes.push(child);
         Ok(())
     }
@@ -170,10 +222,10 @@ impl Bed {
     ///
     /// # Errors
     /// It does not start, fails or takes too long; then it is killed.
-    pub async fn output(&self, side: Side, mut command: Command, limit: Duration) -> anyhow::Result<String> {
+    pub async fn output(&self, pod: Pod, mut command: Command, limit: Duration) -> anyhow::Result<String> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let name = command.as_std().get_program().to_string_lossy().into_owned();
-        let child = self.pod(side).spawn(&mut command).with_context(|| format!("cannot start {name}"))?;
+        let child = self.pod(pod)?.spawn(&mut command).with_context(|| format!("cannot start {name}"))?;
         let output = timeout(limit, child.wait_with_output()).await;
         let output = output.with_context(|| format!("{name} takes more than {limit:?}"))??;
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -181,11 +233,36 @@ impl Bed {
         Ok(text.into_owned())
     }
 
-    fn pod(&self, side: Side) -> &Workload {
-        match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
+    fn pod(&self, pod: Pod) -> anyhow::Result<&Workload> {
+        match pod {
+            Pod::Client => Ok(&self.client),
+            Pod::Server => Ok(&self.server),
+            Pod::Outside => self.outside.as_ref().context("the pod without a proxy has not been started"),
         }
+    }
+
+    /// The program of the bench.
+    pub fn bench(&self) -> &Path {
+        &self.bench
+    }
+
+    /// Addresses and certificates.
+    pub fn wiring(&self) -> &Wiring {
+        &self.wiring
+    }
+
+    /// Address and port at which the server-side proxy takes mutual TLS from elsewhere.
+    pub fn server_side(&self, protocol: Protocol) -> String {
+        let port = if self.peer.is_mesh() { protocol.app_port() } else { protocol.server_port() };
+        format!("{}:{port}", self.wiring.server)
+    }
+
+    /// A folder that goes with the bed.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn scratch(&self) -> anyhow::Result<PathBuf> {
+        self.side_folder("scratch")
     }
 
     /// Process ids of the proxies, if the peer has any.
@@ -195,7 +272,7 @@ impl Bed {
 
     /// Host and port for load of a protocol.
     pub fn target(&self, protocol: Protocol) -> (String, u16) {
-        self.peer.target(protocol, &self.server.started().ip.to_string())
+        self.peer.target(protocol, &self.wiring.server.to_string())
     }
 
     /// URL for load of a protocol.
@@ -205,11 +282,15 @@ impl Bed {
     }
 
     /// Waits until one request passes over each version of HTTP.
-    async fn wait_until_ready(&self) -> anyhow::Result<()> {
+    async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + READY;
         for protocol in PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::Opaque) {
-            let one = ClosedLoop { http1: protocol == Protocol::Http1, connections: 1, streams: 1 };
+            let one = ClosedLoop { http1: protocol == Protocol::Http1, connections: 1, streams: 1, post: false };
             while let Err(error) = self.probe(protocol, one).await {
+                for process in &mut self.processes {
+                    let ended = process.try_wait()?;
+                    ensure!(ended.is_none(), "a program ended at once: {ended:?}");
+                }
                 if Instant::now() > until {
                     return Err(error.context(format!("no {protocol:?} request comes through within {READY:?}")));
                 }
@@ -229,8 +310,8 @@ impl Bed {
         }
         let mut command = Command::new("h2load");
         command.args(one.count_arguments(&self.url(protocol, "/"), 1));
-        let report = self.output(Side::Client, command, Duration::from_secs(5)).await?;
-        let summary = h2load::parse(&report).context("h2load gives no report")?;
+        let report = self.output(Pod::Client, command, Duration::from_secs(5)).await?;
+        let summary = h2load::parse(&report, app::BODY as u64).context("h2load gives no report")?;
         ensure!(summary.succeeded == 1, "the request failed");
         Ok(())
     }
@@ -244,8 +325,11 @@ impl Bed {
         while let Some(mut child) = self.processes.pop() {
             end(&mut child).await;
         }
-        let Bed { mesh, client, server, folder, .. } = self;
-        let stopped = [client.stop().await, server.stop().await];
+        let Bed { mesh, client, server, outside, folder, .. } = self;
+        let mut stopped = vec![client.stop().await, server.stop().await];
+        if let Some(outside) = outside {
+            stopped.push(outside.stop().await);
+        }
         mesh.close().await;
         // The mesh host may be quicker.
         let _ = std::fs::remove_dir_all(folder);
@@ -262,8 +346,25 @@ impl Bed {
     }
 }
 
+/// Issues the certificates of static proxies, in any case: what is the same for all peers cannot favour one.
+fn wiring(mesh: &Mesh, server: &Workload, folder: &Path) -> anyhow::Result<Wiring> {
+    let folder = folder.join("certificates");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let authority = LocalAuthority::open(&mesh.place().authority())?;
+    let issue = |account: &str| {
+        let name = format!("{account}.{NAMESPACE}.serviceaccount.identity.linkerd.cluster.local");
+        certificates::issue(&authority, &folder, account, &name)
+    };
+    Ok(Wiring {
+        server: server.started().ip,
+        client_leaf: issue("load")?,
+        server_leaf: issue("app")?,
+        anchors: authority.trust_roots(),
+    })
+}
+
 /// Ends a process of ours.
-async fn end(child: &mut Child) {
+pub async fn end(child: &mut Child) {
     if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
         // It may have ended by itself.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
@@ -303,7 +404,7 @@ fn objects(peer: &Peer) -> String {
             "ports": ports.map(|port| json!({ "name": format!("p{port}"), "port": port })),
         },
     });
-    let pod = |name: &str, ports: &[u16]| {
+    let pod = |name: &str, ports: &[u16], annotations: &Value| {
         let ports: Vec<Value> = ports.iter().map(|port| json!({ "containerPort": port })).collect();
         json!({
             "apiVersion": "v1",
@@ -317,7 +418,12 @@ fn objects(peer: &Peer) -> String {
             "spec": { "serviceAccountName": name, "containers": [{ "name": "main", "ports": ports }] },
         })
     };
-    format!("{service}\n---\n{}\n---\n{}\n", pod("app", &ports), pod("load", &[]))
+    let pods = [
+        pod("app", &ports, &annotations),
+        pod("load", &[], &annotations),
+        pod("outside", &[], &json!({ "linkerd.io/inject": "disabled" })),
+    ];
+    format!("{service}\n---\n{}\n", pods.map(|pod| pod.to_string()).join("\n---\n"))
 }
 
 #[cfg(test)]
@@ -329,7 +435,7 @@ mod tests {
     fn static_peers_have_no_sidecar() {
         let peer = |kind| Peer { name: "x".to_owned(), kind };
         let disabled = r#""linkerd.io/inject":"disabled""#;
-        assert_eq!(objects(&peer(Kind::None)).matches(disabled).count(), 3);
-        assert_eq!(objects(&peer(Kind::Mesh("/x".into()))).matches(disabled).count(), 0);
+        assert_eq!(objects(&peer(Kind::None)).matches(disabled).count(), 4);
+        assert_eq!(objects(&peer(Kind::Mesh("/x".into()))).matches(disabled).count(), 1);
     }
 }

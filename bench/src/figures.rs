@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::Counters;
 use crate::stats::{Percentiles, Spread};
 use crate::syscalls::{self, Calls};
-use crate::workload::Workload;
+use crate::workload::{Unit, Workload};
 
 /// One measurement of one peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,6 +91,8 @@ pub enum Metric {
     Loaded,
     /// Resident after load, MB, the larger of the two.
     After,
+    /// Memory of a connection that is held, KB, of the larger proxy.
+    PerConnection,
     /// Context switches a unit, both proxies.
     Switches,
     /// System calls a unit, both proxies.
@@ -107,9 +109,10 @@ impl Metric {
         let (load, proxies) = (&run.load, run.proxies.as_ref());
         let per_unit = |total: u64| (load.units > 0.0).then(|| total as f64 / load.units);
         let both = |f: fn(&Proxy) -> u64| proxies.map(|p| f(&p.client).saturating_add(f(&p.server)));
-        let larger = |f: fn(&Proxy) -> u64| proxies.map(|p| f(&p.client).max(f(&p.server)) as f64 / 1000.0 * 1.024);
+        let larger = |f: fn(&Proxy) -> u64| proxies.map(|p| f(&p.client).max(f(&p.server)) as f64 * 1.024 / 1000.0);
         let time = |f: fn(&Percentiles) -> u64| load.latency.as_ref().map(|times| f(times) as f64 / 1000.0);
         match self {
+            Metric::Rate if run.workload.unit() == Unit::Connection => None,
             Metric::Rate => (load.seconds > 0.0).then(|| load.units / load.seconds),
             Metric::Cpu => both(|p| p.spent.cpu_us()).and_then(per_unit),
             Metric::CpuClient => proxies.and_then(|p| per_unit(p.client.spent.cpu_us())),
@@ -120,6 +123,11 @@ impl Metric {
             Metric::Idle => larger(|p| p.idle_kb),
             Metric::Loaded => larger(|p| p.loaded_kb),
             Metric::After => larger(|p| p.after_kb),
+            Metric::PerConnection if run.workload.unit() == Unit::Connection => {
+                let grown = larger(|p| p.loaded_kb.saturating_sub(p.idle_kb))?;
+                (load.units > 0.0).then(|| grown * 1000.0 / load.units)
+            }
+            Metric::PerConnection => None,
             Metric::Switches => both(|p| p.spent.voluntary.saturating_add(p.spent.involuntary)).and_then(per_unit),
             Metric::Calls => calls(proxies?, |calls| calls.values().sum()),
             Metric::Reads => calls(proxies?, |calls| syscalls::reads_and_writes(calls).0),

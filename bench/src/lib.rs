@@ -1,12 +1,15 @@
 //! The bench as a library: what is compared ([`peer`]), where ([`bed`]), under which load ([`workload`], [`measure`]), and
 //! what is made of the figures ([`figures`], [`report`]). It starts proxies from outside and knows nothing of their inside.
 
+pub mod app;
 pub mod bed;
 pub mod certificates;
 pub mod facts;
 pub mod figures;
 pub mod h2load;
+pub mod hold;
 pub mod iperf;
+pub mod load;
 pub mod measure;
 pub mod peer;
 pub mod process;
@@ -35,6 +38,15 @@ pub struct Cli {
 pub enum Command {
     /// Compares proxies between two pods on this machine
     Run(Box<run::RunArgs>),
+    /// The application that is asked; started by `run`
+    #[command(hide = true)]
+    App(app::AppArgs),
+    /// A load generator; started by `run`
+    #[command(hide = true)]
+    Load(load::LoadArgs),
+    /// Holds connections; started by `run`
+    #[command(hide = true)]
+    Hold(hold::HoldArgs),
 }
 
 /// Reads the command line and does what it says. The exit code is 1 after an error, which is printed.
@@ -53,5 +65,8 @@ fn execute(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Run(args) => runtime.block_on(run::run(*args)),
+        Command::App(args) => runtime.block_on(app::run(args)),
+        Command::Load(args) => runtime.block_on(load::run(args)),
+        Command::Hold(args) => runtime.block_on(hold::run(args)),
     }
 }

@@ -1,6 +1,8 @@
 //! Owns one measurement: a fresh bed, warm-up, load, and what the proxies cost meanwhile. Which measurements are made, and
 //! in which order, is in `run`.
 
+mod hold;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,13 +10,15 @@ use anyhow::Context;
 use tokio::process::Command;
 use tokio::time::{interval, sleep};
 
-use crate::bed::{Bed, Pair};
+use crate::app::GRPC_MESSAGE;
+use crate::bed::{App, Bed, Pair, Pod};
 use crate::figures::{Counted, Load, Proxies, Proxy, Run};
+use crate::load::LoadArgs;
 use crate::peer::{Peer, Programs};
 use crate::process::{self, Counters};
 use crate::syscalls::Tracer;
-use crate::wiring::{Protocol, Side};
-use crate::workload::Workload;
+use crate::wiring::Protocol;
+use crate::workload::{Generator, Workload};
 use crate::{h2load, iperf};
 
 /// How often memory is looked at during the load.
@@ -31,6 +35,12 @@ pub struct Plan {
     pub warm_up: f64,
     /// Seconds from the end of the load until memory is looked at again.
     pub settle: f64,
+    /// Requests a second of workloads with a fixed rate.
+    pub rate: u32,
+    /// Connections of workloads that hold them.
+    pub connections: usize,
+    /// The application.
+    pub app: App,
     /// strace, if system calls are to be counted.
     pub strace: Option<PathBuf>,
 }
@@ -45,8 +55,12 @@ pub async fn measure(
     workload: Workload,
     plan: &Plan,
 ) -> anyhow::Result<Run> {
-    let mut bed = Bed::open(peer, programs).await?;
-    let measured = in_bed(&mut bed, workload, plan).await;
+    let app = if workload.generator() == Generator::Iperf { App::WithoutOpaque } else { plan.app };
+    let mut bed = Bed::open(peer, programs, app).await?;
+    let measured = match workload.generator() {
+        Generator::Hold => hold::held(&mut bed, workload, plan).await.map(|(load, proxies)| (load, Some(proxies))),
+        _ => in_bed(&mut bed, workload, plan).await,
+    };
     let closed = bed.close().await;
     let (load, proxies) = measured?;
     closed?;
@@ -56,17 +70,17 @@ pub async fn measure(
 async fn in_bed(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Result<(Load, Option<Proxies>)> {
     prepare(bed, workload).await?;
     let Some(pair) = bed.proxies() else {
-        load(bed, workload, plan.warm_up).await?;
-        return Ok((load(bed, workload, plan.seconds).await?, None));
+        load(bed, workload, plan, plan.warm_up).await?;
+        return Ok((load(bed, workload, plan, plan.seconds).await?, None));
     };
     let mut figures = [Proxy::default(), Proxy::default()];
     let pids = [pair.client, pair.server];
     for (proxy, pid) in figures.iter_mut().zip(pids) {
         proxy.idle_kb = process::resident_kb(pid)?;
     }
-    load(bed, workload, plan.warm_up).await.context("warm-up")?;
+    load(bed, workload, plan, plan.warm_up).await.context("warm-up")?;
     let before = both(pids)?;
-    let (done, most) = watched(load(bed, workload, plan.seconds), pids).await;
+    let (done, most) = watched(load(bed, workload, plan, plan.seconds), pids).await;
     let (done, after) = (done?, both(pids).context("a proxy ended under the load")?);
     sleep(Duration::from_secs_f64(plan.settle)).await;
     for (at, proxy) in figures.iter_mut().enumerate() {
@@ -111,7 +125,7 @@ async fn count_calls(
 ) -> anyhow::Result<[Option<Counted>; 2]> {
     let Some(strace) = &plan.strace else { return Ok([None, None]) };
     let tracers = [Tracer::attach(strace, pair.client).await?, Tracer::attach(strace, pair.server).await?];
-    let done = load(bed, workload, plan.warm_up.max(1.0)).await;
+    let done = load(bed, workload, plan, plan.warm_up.max(1.0)).await;
     let mut counted = [None, None];
     for (tracer, counted) in tracers.into_iter().zip(&mut counted) {
         let calls = tracer.detach().await?;
@@ -124,34 +138,49 @@ async fn count_calls(
 
 /// Starts what a workload needs in the pods beside the application.
 async fn prepare(bed: &mut Bed, workload: Workload) -> anyhow::Result<()> {
-    if workload == Workload::Opaque {
-        let mut command = Command::new("iperf3");
-        command.args(iperf::server_arguments(Protocol::Opaque.app_port()));
-        bed.start(Side::Server, command, "iperf3")?;
-        sleep(Duration::from_millis(200)).await;
+    match workload.generator() {
+        Generator::Iperf => {
+            let mut command = Command::new("iperf3");
+            command.args(iperf::server_arguments(Protocol::Opaque.app_port()));
+            bed.start(Pod::Server, command, "iperf3")?;
+            sleep(Duration::from_millis(200)).await;
+        }
+        Generator::H2load { .. } => std::fs::write(bed.scratch()?.join("message"), GRPC_MESSAGE)?,
+        Generator::Own(..) | Generator::Hold => {}
     }
     Ok(())
 }
 
 /// The load of a workload, for so many seconds.
-async fn load(bed: &Bed, workload: Workload, seconds: f64) -> anyhow::Result<Load> {
+async fn load(bed: &Bed, workload: Workload, plan: &Plan, seconds: f64) -> anyhow::Result<Load> {
     let limit = Duration::from_secs_f64(seconds) + SLACK;
-    if let Some((closed, path)) = workload.closed_loop() {
-        let mut command = Command::new("h2load");
-        command.args(closed.arguments(&bed.url(workload.protocol(), path), seconds));
-        let report = bed.output(Side::Client, command, limit).await?;
-        let summary = h2load::parse(&report).context("h2load gives no report")?;
-        anyhow::ensure!(summary.succeeded > 0, "no request succeeded, {} failed", summary.failed);
-        return Ok(Load {
-            seconds: summary.seconds,
-            units: summary.succeeded as f64,
-            failed: summary.failed,
-            latency: None,
-        });
-    }
     let (host, port) = bed.target(workload.protocol());
-    let mut command = Command::new("iperf3");
-    command.args(iperf::client_arguments(&host, port, seconds));
-    let (bytes, seconds) = iperf::parse(&bed.output(Side::Client, command, limit).await?)?;
-    Ok(Load { seconds, units: bytes / 1e9, ..Load::default() })
+    match workload.generator() {
+        Generator::H2load { load, path, body } => {
+            let url = bed.url(workload.protocol(), path);
+            let mut command = Command::new("h2load");
+            command.args(load.arguments(&url, seconds, &bed.scratch()?.join("message")));
+            let report = bed.output(Pod::Client, command, limit).await?;
+            let summary = h2load::parse(&report, body as u64).context("h2load gives no report")?;
+            anyhow::ensure!(summary.succeeded > 0, "no request succeeded, {} failed", summary.failed);
+            let units = summary.succeeded as f64 * workload.units_each();
+            Ok(Load { seconds: summary.seconds, units, failed: summary.failed, latency: None })
+        }
+        Generator::Own(shape, connections) => {
+            let rate = workload.is_rated().then_some(plan.rate);
+            let args = LoadArgs { shape, target: format!("{host}:{port}"), connections, rate, seconds };
+            let mut command = Command::new(bed.bench());
+            command.args(args.arguments());
+            let load: Load = serde_json::from_str(&bed.output(Pod::Client, command, limit).await?)?;
+            anyhow::ensure!(load.units > 0.0, "no request succeeded, {} failed", load.failed);
+            Ok(load)
+        }
+        Generator::Iperf => {
+            let mut command = Command::new("iperf3");
+            command.args(iperf::client_arguments(&host, port, seconds));
+            let (bytes, seconds) = iperf::parse(&bed.output(Pod::Client, command, limit).await?)?;
+            Ok(Load { seconds, units: bytes / 1e9, ..Load::default() })
+        }
+        Generator::Hold => anyhow::bail!("connections are held, not loaded"),
+    }
 }

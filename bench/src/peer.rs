@@ -13,6 +13,7 @@ use anyhow::Context;
 use tokio::process::Command;
 
 use crate::wiring::{Protocol, Side, Wiring};
+use crate::workload::Workload;
 
 /// A contestant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct Programs {
     pub weft: PathBuf,
     /// `weft-proxy`.
     pub proxy: PathBuf,
+    /// This program.
+    pub bench: PathBuf,
     /// Envoy, if it was found.
     pub envoy: Option<PathBuf>,
 }
@@ -57,7 +60,9 @@ impl Programs {
     pub fn find(folder: &Path, envoy: Option<PathBuf>) -> Self {
         let there = |path: PathBuf| path.is_file().then_some(path);
         let envoy = envoy.or_else(|| there(PathBuf::from(ENVOY))).or_else(|| on_path("envoy"));
-        Programs { weft: folder.join("weft"), proxy: folder.join("weft-proxy"), envoy }
+        // Our own path is known wherever /proc is.
+        let bench = std::env::current_exe().unwrap_or_else(|_| folder.join("weft-bench"));
+        Programs { weft: folder.join("weft"), proxy: folder.join("weft-proxy"), bench, envoy }
     }
 
     /// The contestant of a name: `none`, `weft`, `envoy`, `haproxy`, `nginx`.
@@ -127,12 +132,17 @@ impl Peer {
         matches!(self.kind, Kind::Mesh(_))
     }
 
-    /// Why it cannot take part in a workload of this protocol.
-    pub fn lacks(&self, protocol: Protocol) -> Option<&'static str> {
-        match (&self.kind, protocol) {
-            (Kind::Nginx(_), Protocol::Opaque) if stream_module().is_none() => {
+    /// Why it cannot take part in a workload.
+    pub fn lacks(&self, workload: Workload) -> Option<&'static str> {
+        match (&self.kind, workload) {
+            (Kind::None, Workload::IdleOpaque | Workload::IdleHttp2) => Some("it has no memory of its own"),
+            (Kind::Nginx(_), _) if workload.protocol() == Protocol::Opaque && stream_module().is_none() => {
                 Some("the package libnginx-mod-stream is missing: run scripts/setup-bench")
             }
+            (Kind::Nginx(_), Workload::Grpc | Workload::GrpcStream) => {
+                Some("gRPC needs a configuration of its own in nginx, which does not exist here")
+            }
+            (Kind::Nginx(_), Workload::IdleHttp2) => Some("it speaks HTTP/1.1 between the proxies"),
             _ => None,
         }
     }
@@ -189,8 +199,10 @@ pub fn version(program: &Path, flag: &str) -> Option<String> {
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
     let line = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()))?;
-    let words = line.split_ascii_whitespace().map(|word| word.rsplit_once('/').filter(|_| word.starts_with('/')).map_or(word, |(_, name)| name));
-    Some(words.collect::<Vec<_>>().join(" "))
+    // Envoy begins with the path by which it was called.
+    let own = program.to_string_lossy();
+    let name = program.file_name()?.to_string_lossy();
+    Some(line.trim().replace(&*own, &name))
 }
 
 fn stream_module() -> Option<&'static Path> {

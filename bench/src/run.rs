@@ -10,6 +10,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio::time::Instant;
 
+use crate::bed::App;
 use crate::facts::facts;
 use crate::figures::{Metric, Results, Run};
 use crate::measure::{self, Plan};
@@ -46,6 +47,15 @@ pub struct RunArgs {
     /// Seconds after the load until memory is looked at again
     #[arg(long, default_value_t = 1.0)]
     pub settle: f64,
+    /// Requests a second of workloads with a fixed rate
+    #[arg(long, default_value_t = 500)]
+    pub rate: u32,
+    /// Connections of workloads that hold them; fewer if the limit of descriptors is too low
+    #[arg(long, default_value_t = 10_000)]
+    pub connections: usize,
+    /// The application
+    #[arg(long, value_enum, default_value = "whole", hide = true)]
+    pub app: App,
     /// A look in less than three minutes: weft and haproxy, two workloads, two repetitions of two seconds
     #[arg(long)]
     pub quick: bool,
@@ -81,7 +91,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let mut pairs = Vec::new();
     for workload in workloads {
         for peer in &peers {
-            match peer.lacks(workload.protocol()) {
+            match peer.lacks(workload) {
                 Some(why) => left_out.push(format!("{} × {workload}: {why}", peer.name)),
                 None => pairs.push((peer, workload)),
             }
@@ -117,8 +127,15 @@ async fn all(
     for repetition in 0..args.reps {
         for (peer, workload) in pairs {
             let strace = on_path("strace").filter(|_| repetition == 0 && !args.no_syscalls);
-            let plan =
-                Plan { seconds: args.seconds, warm_up: args.warm_up, settle: args.settle, strace };
+            let plan = Plan {
+                seconds: args.seconds,
+                warm_up: args.warm_up,
+                settle: args.settle,
+                rate: args.rate,
+                connections: args.connections.min(room()?),
+                app: args.app,
+                strace,
+            };
             let run = measure::measure(peer, programs, *workload, &plan).await;
             let run = run.with_context(|| format!("{} × {workload}, repetition {}", peer.name, repetition + 1))?;
             let run = Run { repetition, ..run };
@@ -198,10 +215,20 @@ fn own_folder(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     Ok(folder.canonicalize()?)
 }
 
-/// Ten thousand connections need as many descriptors, in this process and in those it starts.
+/// Descriptors for ten thousand connections through a proxy, with room.
+const DESCRIPTORS: u64 = 131_072;
+
+/// Raises the limit of descriptors for this process and those it starts; only root may go beyond the hard one.
 fn raise_limits() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS.max(hard), DESCRIPTORS.max(hard));
+    raised.or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard)).context("the limit of descriptors")
+}
+
+/// Connections that a proxy can pass on: two descriptors each, and some for itself.
+fn room() -> anyhow::Result<usize> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(usize::try_from(soft.saturating_sub(400) / 2)?)
 }
 
 fn dated() -> anyhow::Result<PathBuf> {

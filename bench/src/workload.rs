@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::app;
 use crate::h2load::ClosedLoop;
+use crate::load::shape::Shape;
 use crate::wiring::Protocol;
 
 /// A kind of load.
@@ -16,15 +18,42 @@ pub enum Workload {
     Http2,
     /// HTTP/1.1, closed loop, 32 connections.
     Http1,
+    /// HTTP/2 at a fixed rate over 8 connections.
+    Http2Rate,
+    /// HTTP/1.1 at a fixed rate.
+    Http1Rate,
     /// One bulk transfer of bytes.
     Opaque,
+    /// A TCP connection for each short exchange of bytes.
+    Short,
+    /// HTTP/1.1 with `connection: close`.
+    Close,
+    /// gRPC, one message each way.
+    Grpc,
+    /// gRPC, a stream of 100 messages for each request.
+    GrpcStream,
+    /// Answers of 1 MiB over HTTP/2.
+    Large,
+    /// Thousands of connections of bytes without traffic.
+    IdleOpaque,
+    /// Thousands of HTTP/2 connections with TLS to the server side, without traffic.
+    IdleHttp2,
 }
 
 /// All of them, with their names and what they are.
-const ALL: [(Workload, &str, &str); 3] = [
+const ALL: [(Workload, &str, &str); 12] = [
     (Workload::Http2, "http2", "HTTP/2, 8 connections × 16 streams, closed loop"),
     (Workload::Http1, "http1", "HTTP/1.1, 32 connections, closed loop"),
+    (Workload::Http2Rate, "http2-rate", "HTTP/2 at a fixed rate over 8 connections, times from when a request was due"),
+    (Workload::Http1Rate, "http1-rate", "HTTP/1.1 at a fixed rate, times from when a request was due"),
     (Workload::Opaque, "opaque", "bytes over one connection, iperf3"),
+    (Workload::Short, "short", "a TCP connection for each exchange of 16 bytes and 1 KiB, 16 at once"),
+    (Workload::Close, "close", "HTTP/1.1 with `connection: close`, 16 at once"),
+    (Workload::Grpc, "grpc", "gRPC unary, 100 bytes, 8 connections × 16 streams, closed loop"),
+    (Workload::GrpcStream, "grpc-stream", "gRPC answers of 100 messages, 8 connections × 4 streams, closed loop"),
+    (Workload::Large, "large", "answers of 1 MiB over HTTP/2, 8 connections × 1 stream, closed loop"),
+    (Workload::IdleOpaque, "idle-opaque", "connections of bytes without traffic"),
+    (Workload::IdleHttp2, "idle-http2", "HTTP/2 connections with mutual TLS to the server side, one request each, then no traffic"),
 ];
 
 /// What a workload is counted in.
@@ -32,14 +61,50 @@ const ALL: [(Workload, &str, &str); 3] = [
 pub enum Unit {
     /// Requests.
     Request,
+    /// Messages of a stream.
+    Message,
     /// 10⁹ bytes.
     Gigabyte,
+    /// Connections.
+    Connection,
+}
+
+impl Unit {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Request => "request",
+            Unit::Message => "message",
+            Unit::Gigabyte => "GB",
+            Unit::Connection => "connection",
+        }
+    }
+}
+
+/// What makes the load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Generator {
+    /// h2load.
+    H2load {
+        /// Its connections and streams.
+        load: ClosedLoop,
+        /// What is asked for.
+        path: &'static str,
+        /// Bytes of the answer.
+        body: usize,
+    },
+    /// `weft-bench load`, with so many connections or workers.
+    Own(Shape, usize),
+    /// iperf3.
+    Iperf,
+    /// `weft-bench hold`.
+    Hold,
 }
 
 impl Workload {
     /// What a run without a choice does.
     pub fn usual() -> Vec<Workload> {
-        vec![Workload::Http2, Workload::Http1]
+        vec![Workload::Http2, Workload::Http1, Workload::Http2Rate, Workload::Opaque]
     }
 
     /// What it is, in a few words.
@@ -50,26 +115,55 @@ impl Workload {
     /// What is spoken.
     pub fn protocol(self) -> Protocol {
         match self {
-            Workload::Http2 => Protocol::Http2,
-            Workload::Http1 => Protocol::Http1,
-            Workload::Opaque => Protocol::Opaque,
+            Workload::Http1 | Workload::Http1Rate | Workload::Close => Protocol::Http1,
+            Workload::Opaque | Workload::Short | Workload::IdleOpaque => Protocol::Opaque,
+            _ => Protocol::Http2,
         }
     }
 
     /// What it is counted in.
     pub fn unit(self) -> Unit {
         match self {
-            Workload::Opaque => Unit::Gigabyte,
+            Workload::Opaque | Workload::Large => Unit::Gigabyte,
+            Workload::IdleOpaque | Workload::IdleHttp2 => Unit::Connection,
+            Workload::GrpcStream => Unit::Message,
             _ => Unit::Request,
         }
     }
 
-    /// The load of h2load it is, if it is one, and the path asked for.
-    pub fn closed_loop(self) -> Option<(ClosedLoop, &'static str)> {
+    /// Units of one successful request of h2load.
+    pub fn units_each(self) -> f64 {
         match self {
-            Workload::Http2 => Some((ClosedLoop { http1: false, connections: 8, streams: 16 }, "/")),
-            Workload::Http1 => Some((ClosedLoop { http1: true, connections: 32, streams: 1 }, "/")),
-            Workload::Opaque => None,
+            Workload::Large => app::LARGE as f64 / 1e9,
+            Workload::GrpcStream => app::MESSAGES as f64,
+            _ => 1.0,
+        }
+    }
+
+    /// Whether requests are due at a fixed rate.
+    pub fn is_rated(self) -> bool {
+        matches!(self, Workload::Http2Rate | Workload::Http1Rate)
+    }
+
+    /// What makes its load.
+    pub fn generator(self) -> Generator {
+        let h2load = |http1, connections, streams, path, body| Generator::H2load {
+            load: ClosedLoop { http1, connections, streams, post: false },
+            path,
+            body,
+        };
+        match self {
+            Workload::Http2 => h2load(false, 8, 16, "/", app::BODY),
+            Workload::Http1 => h2load(true, 32, 1, "/", app::BODY),
+            Workload::Large => h2load(false, 8, 1, app::LARGE_PATH, app::LARGE),
+            Workload::Grpc => grpc(16, app::UNARY_PATH, app::MESSAGE),
+            Workload::GrpcStream => grpc(4, app::STREAM_PATH, app::MESSAGES * app::MESSAGE),
+            Workload::Http2Rate => Generator::Own(Shape::Http2, 8),
+            Workload::Http1Rate => Generator::Own(Shape::Http1, 8),
+            Workload::Short => Generator::Own(Shape::Short, 16),
+            Workload::Close => Generator::Own(Shape::Close, 16),
+            Workload::Opaque => Generator::Iperf,
+            Workload::IdleOpaque | Workload::IdleHttp2 => Generator::Hold,
         }
     }
 
@@ -77,6 +171,11 @@ impl Workload {
         // Each variant is in the list, which a test checks.
         ALL.into_iter().find(|(workload, ..)| *workload == self).unwrap_or((self, "?", "?"))
     }
+}
+
+fn grpc(streams: u32, path: &'static str, body: usize) -> Generator {
+    let load = ClosedLoop { http1: false, connections: 8, streams, post: true };
+    Generator::H2load { load, path, body }
 }
 
 impl fmt::Display for Workload {

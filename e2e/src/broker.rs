@@ -38,9 +38,16 @@ impl Broker {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(ANSWER))?;
         let mut command = Command::new(peer);
-        command.arg("sockets").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).kill_on_drop(true);
+        command
+            .arg("sockets")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .kill_on_drop(true);
         let process = workload.spawn(&mut command)?;
-        Ok(Broker { socket: Arc::new(Mutex::new(ours)), _process: process })
+        Ok(Broker {
+            socket: Arc::new(Mutex::new(ours)),
+            _process: process,
+        })
     }
 
     /// A connection to `host:port`.
@@ -73,7 +80,11 @@ fn exchange(socket: &UnixStream, request: &str) -> anyhow::Result<OwnedFd> {
             return Ok(descriptor);
         }
     }
-    bail!("{}: {}", request.trim(), String::from_utf8_lossy(&text[..got.bytes]))
+    bail!(
+        "{}: {}",
+        request.trim(),
+        String::from_utf8_lossy(&text[..got.bytes])
+    )
 }
 
 /// The broker's end: serves requests on standard input, a Unix socket, until it is closed.
@@ -97,11 +108,15 @@ pub fn serve() -> anyhow::Result<()> {
 fn answer(request: &str) -> anyhow::Result<OwnedFd> {
     match request.split_once(' ') {
         Some(("connect", addr)) => {
-            let mut addrs = addr.to_socket_addrs().with_context(|| format!("cannot resolve {addr}"))?;
+            let mut addrs = addr
+                .to_socket_addrs()
+                .with_context(|| format!("cannot resolve {addr}"))?;
             let addr = addrs.next().context("the name has no address")?;
             Ok(TcpStream::connect_timeout(&addr, CONNECT)?.into())
         }
-        Some(("listen", port)) => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse()?))?.into()),
+        Some(("listen", port)) => {
+            Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse()?))?.into())
+        }
         _ => bail!("not understood"),
     }
 }
@@ -111,6 +126,11 @@ fn hand_over(socket: &UnixStream, descriptor: BorrowedFd<'_>) -> anyhow::Result<
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    sendmsg(socket, &[IoSlice::new(b"+")], &mut ancillary, SendFlags::empty())?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(b"+")],
+        &mut ancillary,
+        SendFlags::empty(),
+    )?;
     Ok(())
 }

@@ -101,7 +101,13 @@ impl Pods {
         };
         let (a, b) = (pod("a", &endpoints[0])?, pod("b", &endpoints[1])?);
         let other = format!("/proc/{}/fd/{}", std::process::id(), b.net.as_raw_fd());
-        a.root("ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &other]).await?;
+        a.root(
+            "ip",
+            &[
+                "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &other,
+            ],
+        )
+        .await?;
         for pod in [&a, &b] {
             pod.prepare(&programs.weft).await?;
         }
@@ -115,7 +121,9 @@ fn new_network() -> anyhow::Result<OwnedFd> {
         unshare(CloneFlags::CLONE_NEWNET)?;
         Ok::<_, io::Error>(File::open("/proc/thread-self/ns/net")?.into())
     };
-    Ok(std::thread::spawn(make).join().expect("it does not panic")?)
+    Ok(std::thread::spawn(make)
+        .join()
+        .expect("it does not panic")?)
 }
 
 impl Pod {
@@ -131,24 +139,41 @@ impl Pod {
             self.root("ip", line).await?;
         }
         let weft = weft.to_string_lossy();
-        self.root(&weft, &["init", "--proxy-uid", "2102", "--ipv6=false"]).await?;
+        self.root(&weft, &["init", "--proxy-uid", "2102", "--ipv6=false"])
+            .await?;
         let identity = self.folder.join("identity");
         std::fs::create_dir_all(&identity)?;
         std::fs::set_permissions(&self.folder, PermissionsExt::from_mode(0o711))?;
         std::fs::set_permissions(&identity, PermissionsExt::from_mode(0o700))?;
         chown(&identity, Some(USER), Some(USER))?;
-        Ok(std::fs::write(self.folder.join("token"), format!("token of {}", self.name))?)
+        Ok(std::fs::write(
+            self.folder.join("token"),
+            format!("token of {}", self.name),
+        )?)
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         command
     }
 
     fn spawn(&self, command: &mut Command, identity: Option<(u32, u32)>) -> anyhow::Result<Child> {
-        let join = Namespaces { net: Some(self.net.try_clone()?), ..Namespaces::default() };
-        Ok(namespace::spawn(command, &join, identity, NewNamespaces::default(), true)?)
+        let join = Namespaces {
+            net: Some(self.net.try_clone()?),
+            ..Namespaces::default()
+        };
+        Ok(namespace::spawn(
+            command,
+            &join,
+            identity,
+            NewNamespaces::default(),
+            true,
+        )?)
     }
 
     /// Runs a command in the pod's network, as root; its standard output if it succeeds within 10 s.
@@ -159,7 +184,10 @@ impl Pod {
         let child = self.spawn(self.command(program).args(arguments), None)?;
         let output = timeout(Duration::from_secs(10), child.wait_with_output()).await;
         let output = output.with_context(|| format!("{program} takes too long"))??;
-        ensure!(output.status.success(), "{program} {arguments:?}: {output:?}");
+        ensure!(
+            output.status.success(),
+            "{program} {arguments:?}: {output:?}"
+        );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -170,7 +198,10 @@ impl Pod {
     /// It cannot be started.
     pub fn bypass(&self, program: &str, arguments: &[&str]) -> anyhow::Result<Child> {
         let mut command = self.command(program);
-        command.args(arguments).stdin(Stdio::piped()).current_dir(&self.folder);
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .current_dir(&self.folder);
         self.spawn(&mut command, Some((USER, USER)))
     }
 
@@ -206,7 +237,11 @@ impl Pod {
     /// Those of connecting.
     pub async fn connect(&self, addr: SocketAddr) -> anyhow::Result<Wire> {
         let connect = move || TcpStream::connect_timeout(&addr, CONNECT);
-        Wire::new(self.inside(connect).await.with_context(|| format!("connecting to {addr}"))?)
+        Wire::new(
+            self.inside(connect)
+                .await
+                .with_context(|| format!("connecting to {addr}"))?,
+        )
     }
 
     /// A listener of an application in this pod, on all addresses.
@@ -214,7 +249,10 @@ impl Pod {
     /// # Errors
     /// Those of the system.
     pub async fn listen(&self, port: u16) -> anyhow::Result<Listener> {
-        Listener::new(self.inside(move || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))).await?)
+        Listener::new(
+            self.inside(move || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+                .await?,
+        )
     }
 
     /// Makes the control plane reachable on this pod's loopback, from now on.
@@ -224,30 +262,48 @@ impl Pod {
     pub async fn serve_control(&self) -> anyhow::Result<()> {
         for (_, port) in SERVICES {
             let addr = (Ipv4Addr::LOCALHOST, port + SHIFT);
-            self.control.serve(self.inside(move || TcpListener::bind(addr)).await?)?;
+            self.control
+                .serve(self.inside(move || TcpListener::bind(addr)).await?)?;
         }
         Ok(())
     }
 
     /// What linkerd2-proxy would find in its environment (contract 1.2, right column; 1.3).
     pub fn environment(&self) -> BTreeMap<String, String> {
-        let named = ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let context = format!("{{\"ns\":\"demo\", \"nodeName\":\"node\", \"pod\":\"{}\"}}\n", self.name);
+        let named = ENVIRONMENT
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let context = format!(
+            "{{\"ns\":\"demo\", \"nodeName\":\"node\", \"pod\":\"{}\"}}\n",
+            self.name
+        );
         let workload = format!("{{\"ns\":\"demo\", \"pod\":\"{}\"}}\n", self.name);
         let own = [
             ("INBOUND_IPS", self.endpoint.ip.to_string()),
             ("INBOUND_PORTS", format!("{HTTP},{OPAQUE}")),
-            ("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", OPAQUE.to_string()),
+            (
+                "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
+                OPAQUE.to_string(),
+            ),
             ("DESTINATION_CONTEXT", context),
             ("POLICY_WORKLOAD", workload),
-            ("IDENTITY_DIR", self.folder.join("identity").display().to_string()),
-            ("IDENTITY_TOKEN_FILE", self.folder.join("token").display().to_string()),
+            (
+                "IDENTITY_DIR",
+                self.folder.join("identity").display().to_string(),
+            ),
+            (
+                "IDENTITY_TOKEN_FILE",
+                self.folder.join("token").display().to_string(),
+            ),
             ("IDENTITY_TRUST_ANCHORS", self.control.authority.pem.clone()),
             ("IDENTITY_LOCAL_NAME", self.endpoint.identity.clone()),
         ];
         // A loopback address may come without a name (contract 1.1).
         let services = SERVICES.map(|(name, port)| {
-            (format!("LINKERD2_PROXY_{name}_SVC_ADDR"), format!("127.0.0.1:{}", port + SHIFT))
+            (
+                format!("LINKERD2_PROXY_{name}_SVC_ADDR"),
+                format!("127.0.0.1:{}", port + SHIFT),
+            )
         });
         let own = own.map(|(name, value)| (format!("LINKERD2_PROXY_{name}"), value));
         named.chain(own).chain(services).collect()
@@ -261,8 +317,15 @@ impl Pod {
         let log = self.folder.join(format!("../state/logs/{}.log", self.name));
         let file = File::options().create(true).append(true).open(&log)?;
         let mut command = self.command(&self.proxy.to_string_lossy());
-        command.env_clear().envs(environment).stdout(file.try_clone()?).stderr(file);
-        Ok(Proxy { child: self.spawn(&mut command, Some((USER, USER)))?, log })
+        command
+            .env_clear()
+            .envs(environment)
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        Ok(Proxy {
+            child: self.spawn(&mut command, Some((USER, USER)))?,
+            log,
+        })
     }
 
     /// A page of the proxy's admin server, fetched from the pod's loopback.
@@ -278,7 +341,14 @@ impl Pod {
     /// # Errors
     /// It does not within 10 s.
     pub async fn ready(&self) -> anyhow::Result<()> {
-        let ready = async || Ok(self.page("/ready").await.ok().filter(|page| page.status == 200).map(drop));
+        let ready = async || {
+            Ok(self
+                .page("/ready")
+                .await
+                .ok()
+                .filter(|page| page.status == 200)
+                .map(drop))
+        };
         eventually("the proxy is ready", Duration::from_secs(10), ready).await
     }
 }
@@ -298,7 +368,9 @@ impl Proxy {
     /// # Errors
     /// It runs on, or a signal ended it.
     pub async fn exit_code(&mut self, limit: Duration) -> anyhow::Result<i32> {
-        let status = timeout(limit, self.child.wait()).await.context("the proxy runs on")??;
+        let status = timeout(limit, self.child.wait())
+            .await
+            .context("the proxy runs on")??;
         status.code().with_context(|| format!("{status}"))
     }
 
@@ -329,12 +401,21 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("LINKERD2_PROXY_CORES", "1"),
     ("LINKERD2_PROXY_CORES_MIN", "1"),
     ("LINKERD2_PROXY_SHUTDOWN_ENDPOINT_ENABLED", "false"),
-    ("LINKERD2_PROXY_LOG", "warn,linkerd=info,weft=info,hickory=error,[{headers}]=off,[{request}]=off"),
+    (
+        "LINKERD2_PROXY_LOG",
+        "warn,linkerd=info,weft=info,hickory=error,[{headers}]=off,[{request}]=off",
+    ),
     ("LINKERD2_PROXY_LOG_FORMAT", "plain"),
-    ("LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES", "svc.cluster.local."),
+    (
+        "LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES",
+        "svc.cluster.local.",
+    ),
     ("LINKERD2_PROXY_DESTINATION_PROFILE_NETWORKS", NETWORKS),
     ("LINKERD2_PROXY_POLICY_CLUSTER_NETWORKS", NETWORKS),
-    ("LINKERD2_PROXY_INBOUND_DEFAULT_POLICY", "all-unauthenticated"),
+    (
+        "LINKERD2_PROXY_INBOUND_DEFAULT_POLICY",
+        "all-unauthenticated",
+    ),
     ("LINKERD2_PROXY_INBOUND_CONNECT_TIMEOUT", "100ms"),
     ("LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT", "1000ms"),
     ("LINKERD2_PROXY_OUTBOUND_DISCOVERY_IDLE_TIMEOUT", "5s"),
@@ -351,10 +432,22 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("LINKERD2_PROXY_OUTBOUND_CONNECT_KEEPALIVE", "10000ms"),
     ("LINKERD2_PROXY_INBOUND_ACCEPT_USER_TIMEOUT", "30s"),
     ("LINKERD2_PROXY_OUTBOUND_CONNECT_USER_TIMEOUT", "30s"),
-    ("LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s"),
-    ("LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s"),
-    ("LINKERD2_PROXY_OUTBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s"),
-    ("LINKERD2_PROXY_OUTBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s"),
+    (
+        "LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL",
+        "10s",
+    ),
+    (
+        "LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT",
+        "3s",
+    ),
+    (
+        "LINKERD2_PROXY_OUTBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL",
+        "10s",
+    ),
+    (
+        "LINKERD2_PROXY_OUTBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT",
+        "3s",
+    ),
 ];
 
 const NETWORKS: &str = "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8";

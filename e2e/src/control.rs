@@ -14,7 +14,8 @@ use linkerd2_proxy_api::meta::{Metadata, metadata};
 use linkerd2_proxy_api::outbound::{self, outbound_policies_server::OutboundPolicies};
 use linkerd2_proxy_api::{http_route as matches, net};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt, once, pending};
@@ -53,7 +54,10 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let pem = params.self_signed(&key)?.pem();
-        Ok(Authority { pem, issuer: Issuer::new(params, key) })
+        Ok(Authority {
+            pem,
+            issuer: Issuer::new(params, key),
+        })
     }
 
     /// Signs a request, DER; the answer is DER.
@@ -76,7 +80,10 @@ impl Authority {
         params.not_before = (until - Duration::from_secs(86_400)).into();
         params.not_after = until.into();
         let key = KeyPair::generate()?;
-        Ok(Leaf { certificate: params.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
+        Ok(Leaf {
+            certificate: params.signed_by(&key, &self.issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
     }
 }
 
@@ -124,9 +131,17 @@ impl ControlPlane {
     /// # Errors
     /// There is no authority.
     pub fn new(endpoints: Vec<Endpoint>) -> anyhow::Result<Arc<Self>> {
-        let behaviour = Behaviour { lifetime: Duration::from_secs(86_400), identity_fails: false };
+        let behaviour = Behaviour {
+            lifetime: Duration::from_secs(86_400),
+            identity_fails: false,
+        };
         let (behaviour, certified) = (watch::Sender::new(behaviour), watch::Sender::default());
-        Ok(Arc::new(ControlPlane { authority: Authority::new()?, behaviour, certified, endpoints }))
+        Ok(Arc::new(ControlPlane {
+            authority: Authority::new()?,
+            behaviour,
+            certified,
+            endpoints,
+        }))
     }
 
     /// Serves everything on one listener: each service is known by its name. Must be called in a runtime.
@@ -137,17 +152,27 @@ impl ControlPlane {
         listener.set_nonblocking(true)?;
         let services = Services(Arc::clone(self));
         let server = Server::builder()
-            .add_service(identity::identity_server::IdentityServer::new(services.clone()))
-            .add_service(destination::destination_server::DestinationServer::new(services.clone()))
-            .add_service(outbound::outbound_policies_server::OutboundPoliciesServer::new(services.clone()))
-            .add_service(inbound::inbound_server_policies_server::InboundServerPoliciesServer::new(services));
+            .add_service(identity::identity_server::IdentityServer::new(
+                services.clone(),
+            ))
+            .add_service(destination::destination_server::DestinationServer::new(
+                services.clone(),
+            ))
+            .add_service(
+                outbound::outbound_policies_server::OutboundPoliciesServer::new(services.clone()),
+            )
+            .add_service(
+                inbound::inbound_server_policies_server::InboundServerPoliciesServer::new(services),
+            );
         let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener.try_into()?);
         tokio::spawn(server.serve_with_incoming(incoming));
         Ok(())
     }
 
     fn service(&self, addr: SocketAddr) -> Option<&Endpoint> {
-        self.endpoints.iter().find(|one| addr.ip() == one.cluster_ip)
+        self.endpoints
+            .iter()
+            .find(|one| addr.ip() == one.cluster_ip)
     }
 }
 
@@ -165,11 +190,20 @@ impl Identity for Services {
             return Err(Status::unavailable("told to fail"));
         }
         let until = SystemTime::now() + behaviour.lifetime;
-        let leaf = self.0.authority.certify(&request.certificate_signing_request, until);
+        let leaf = self
+            .0
+            .authority
+            .certify(&request.certificate_signing_request, until);
         let leaf_certificate = leaf.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.0.certified.send_modify(|all| all.push((request.certificate_signing_request, request.token)));
+        self.0
+            .certified
+            .send_modify(|all| all.push((request.certificate_signing_request, request.token)));
         let valid_until = Some(until.into());
-        Ok(Response::new(identity::CertifyResponse { leaf_certificate, valid_until, ..Default::default() }))
+        Ok(Response::new(identity::CertifyResponse {
+            leaf_certificate,
+            valid_until,
+            ..Default::default()
+        }))
     }
 }
 
@@ -184,12 +218,17 @@ impl Destination for Services {
     ) -> Result<Response<Self::GetStream>, Status> {
         let path = request.into_inner().path;
         let addr = path.parse().map_err(|_| Status::invalid_argument(path))?;
-        let endpoint = self.0.service(addr).ok_or_else(|| Status::not_found("no such service"))?;
+        let endpoint = self
+            .0
+            .service(addr)
+            .ok_or_else(|| Status::not_found("no such service"))?;
         let set = destination::WeightedAddrSet {
             addrs: vec![weighted(endpoint, addr.port())],
             metric_labels: HashMap::new(),
         };
-        Ok(stream(destination::Update { update: Some(destination::update::Update::Add(set)) }))
+        Ok(stream(destination::Update {
+            update: Some(destination::update::Update::Add(set)),
+        }))
     }
 
     async fn get_profile(
@@ -210,8 +249,14 @@ impl Destination for Services {
 fn weighted(endpoint: &Endpoint, port: u16) -> destination::WeightedAddr {
     use destination::protocol_hint::{H2, Opaque, OpaqueTransport, Protocol};
     use destination::tls_identity::{DnsLikeIdentity, Strategy};
-    let protocol = if port == OPAQUE { Protocol::Opaque(Opaque {}) } else { Protocol::H2(H2 {}) };
-    let name = || DnsLikeIdentity { name: endpoint.identity.clone() };
+    let protocol = if port == OPAQUE {
+        Protocol::Opaque(Opaque {})
+    } else {
+        Protocol::H2(H2 {})
+    };
+    let name = || DnsLikeIdentity {
+        name: endpoint.identity.clone(),
+    };
     destination::WeightedAddr {
         addr: Some(net::TcpAddress::from(SocketAddr::from((endpoint.ip, port)))),
         weight: 1,
@@ -221,14 +266,18 @@ fn weighted(endpoint: &Endpoint, port: u16) -> destination::WeightedAddr {
         }),
         protocol_hint: Some(destination::ProtocolHint {
             protocol: Some(protocol),
-            opaque_transport: Some(OpaqueTransport { inbound_port: INBOUND }),
+            opaque_transport: Some(OpaqueTransport {
+                inbound_port: INBOUND,
+            }),
         }),
         ..Default::default()
     }
 }
 
 fn named(name: &str) -> Option<Metadata> {
-    Some(Metadata { kind: Some(metadata::Kind::Default(name.to_owned())) })
+    Some(Metadata {
+        kind: Some(metadata::Kind::Default(name.to_owned())),
+    })
 }
 
 #[tonic::async_trait]
@@ -256,21 +305,38 @@ impl Services {
         let Some(outbound::traffic_spec::Target::Addr(addr)) = spec.target else {
             return Err(Status::invalid_argument("an address is wanted"));
         };
-        let addr = SocketAddr::try_from(addr).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        self.0.service(addr).ok_or_else(|| Status::not_found("no such service"))?;
-        let opaque = Opaque { routes: vec![opaque_route(addr)] };
+        let addr = SocketAddr::try_from(addr)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        self.0
+            .service(addr)
+            .ok_or_else(|| Status::not_found("no such service"))?;
+        let opaque = Opaque {
+            routes: vec![opaque_route(addr)],
+        };
         let kind = if addr.port() == OPAQUE {
             Kind::Opaque(opaque)
         } else {
             Kind::Detect(Detect {
-                timeout: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
+                timeout: Some(prost_types::Duration {
+                    seconds: 10,
+                    nanos: 0,
+                }),
                 opaque: Some(opaque),
-                http1: Some(Http1 { routes: vec![http_route(addr)], failure_accrual: None }),
-                http2: Some(Http2 { routes: vec![http_route(addr)], failure_accrual: None }),
+                http1: Some(Http1 {
+                    routes: vec![http_route(addr)],
+                    failure_accrual: None,
+                }),
+                http2: Some(Http2 {
+                    routes: vec![http_route(addr)],
+                    failure_accrual: None,
+                }),
             })
         };
         let protocol = Some(outbound::ProxyProtocol { kind: Some(kind) });
-        Ok(outbound::OutboundPolicy { protocol, metadata: named("test") })
+        Ok(outbound::OutboundPolicy {
+            protocol,
+            metadata: named("test"),
+        })
     }
 }
 
@@ -278,14 +344,27 @@ fn backend(addr: SocketAddr) -> outbound::Backend {
     use outbound::backend::balance_p2c::{Load, PeakEwma};
     use outbound::backend::endpoint_discovery::{DestinationGet, Kind as Discovery};
     use outbound::backend::{BalanceP2c, EndpointDiscovery, Kind};
-    let duration = |millis| prost_types::Duration { seconds: 0, nanos: millis * 1_000_000 };
-    let discovery = Discovery::Dst(DestinationGet { path: addr.to_string() });
-    let load = PeakEwma { default_rtt: Some(duration(30)), decay: Some(duration(999)) };
+    let duration = |millis| prost_types::Duration {
+        seconds: 0,
+        nanos: millis * 1_000_000,
+    };
+    let discovery = Discovery::Dst(DestinationGet {
+        path: addr.to_string(),
+    });
+    let load = PeakEwma {
+        default_rtt: Some(duration(30)),
+        decay: Some(duration(999)),
+    };
     outbound::Backend {
         metadata: named("service"),
-        queue: Some(outbound::Queue { capacity: 100, failfast_timeout: Some(duration(999)) }),
+        queue: Some(outbound::Queue {
+            capacity: 100,
+            failfast_timeout: Some(duration(999)),
+        }),
         kind: Some(Kind::Balancer(BalanceP2c {
-            discovery: Some(EndpointDiscovery { kind: Some(discovery) }),
+            discovery: Some(EndpointDiscovery {
+                kind: Some(discovery),
+            }),
             load: Some(Load::PeakEwma(load)),
         })),
     }
@@ -293,31 +372,55 @@ fn backend(addr: SocketAddr) -> outbound::Backend {
 
 fn opaque_route(addr: SocketAddr) -> outbound::OpaqueRoute {
     use outbound::opaque_route::{Distribution, RouteBackend, Rule, distribution};
-    let backends = vec![RouteBackend { backend: Some(backend(addr)), filters: Vec::new() }];
+    let backends = vec![RouteBackend {
+        backend: Some(backend(addr)),
+        filters: Vec::new(),
+    }];
     let kind = distribution::Kind::FirstAvailable(distribution::FirstAvailable { backends });
-    let rule = Rule { backends: Some(Distribution { kind: Some(kind) }), filters: Vec::new() };
-    outbound::OpaqueRoute { metadata: named("opaque"), rules: vec![rule] }
+    let rule = Rule {
+        backends: Some(Distribution { kind: Some(kind) }),
+        filters: Vec::new(),
+    };
+    outbound::OpaqueRoute {
+        metadata: named("opaque"),
+        rules: vec![rule],
+    }
 }
 
 fn http_route(addr: SocketAddr) -> outbound::HttpRoute {
     use outbound::http_route::{Distribution, RouteBackend, Rule, distribution};
-    let backends = vec![RouteBackend { backend: Some(backend(addr)), ..Default::default() }];
+    let backends = vec![RouteBackend {
+        backend: Some(backend(addr)),
+        ..Default::default()
+    }];
     let kind = distribution::Kind::FirstAvailable(distribution::FirstAvailable { backends });
     let everything = matches::path_match::Kind::Prefix("/".to_owned());
-    let everything = matches::PathMatch { kind: Some(everything) };
+    let everything = matches::PathMatch {
+        kind: Some(everything),
+    };
     let rule = Rule {
-        matches: vec![matches::HttpRouteMatch { path: Some(everything), ..Default::default() }],
+        matches: vec![matches::HttpRouteMatch {
+            path: Some(everything),
+            ..Default::default()
+        }],
         backends: Some(Distribution { kind: Some(kind) }),
         ..Default::default()
     };
-    outbound::HttpRoute { metadata: named("http"), hosts: Vec::new(), rules: vec![rule] }
+    outbound::HttpRoute {
+        metadata: named("http"),
+        hosts: Vec::new(),
+        rules: vec![rule],
+    }
 }
 
 #[tonic::async_trait]
 impl InboundServerPolicies for Services {
     type WatchPortStream = Answers<inbound::Server>;
 
-    async fn get_port(&self, request: Request<inbound::PortSpec>) -> Result<Response<inbound::Server>, Status> {
+    async fn get_port(
+        &self,
+        request: Request<inbound::PortSpec>,
+    ) -> Result<Response<inbound::Server>, Status> {
         Ok(Response::new(everybody(request.into_inner().port)))
     }
 
@@ -335,8 +438,14 @@ fn everybody(port: u32) -> inbound::Server {
     let kind = if port == u32::from(OPAQUE) {
         Kind::Opaque(Opaque {})
     } else {
-        let timeout = Some(prost_types::Duration { seconds: 10, nanos: 0 });
-        Kind::Detect(Detect { timeout, ..Default::default() })
+        let timeout = Some(prost_types::Duration {
+            seconds: 10,
+            nanos: 0,
+        });
+        Kind::Detect(Detect {
+            timeout,
+            ..Default::default()
+        })
     };
     let permit = inbound::authn::Permit::Unauthenticated(inbound::authn::PermitUnauthenticated {});
     let everywhere = net::IpNetwork {
@@ -344,15 +453,22 @@ fn everybody(port: u32) -> inbound::Server {
         prefix_len: 0,
     };
     let authz = inbound::Authz {
-        networks: vec![inbound::Network { net: Some(everywhere), except: Vec::new() }],
-        authentication: Some(inbound::Authn { permit: Some(permit) }),
+        networks: vec![inbound::Network {
+            net: Some(everywhere),
+            except: Vec::new(),
+        }],
+        authentication: Some(inbound::Authn {
+            permit: Some(permit),
+        }),
         metadata: named("everybody"),
         ..Default::default()
     };
     inbound::Server {
         protocol: Some(inbound::ProxyProtocol { kind: Some(kind) }),
         authorizations: vec![authz],
-        labels: [("kind", "default"), ("name", "everybody")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        labels: [("kind", "default"), ("name", "everybody")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into(),
         ..Default::default()
     }
 }

@@ -72,12 +72,19 @@ impl Echo {
         tokio::time::sleep(Duration::from_millis(ping.delay_ms.into())).await;
         match status(&ping) {
             Some(status) => Err(status),
-            None => Ok(Pong { payload: ping.payload, server: self.name.clone(), number }),
+            None => Ok(Pong {
+                payload: ping.payload,
+                server: self.name.clone(),
+                number,
+            }),
         }
     }
 
     async fn collect(&self, mut pings: Streaming<Ping>) -> Result<Pong, Status> {
-        let mut sum = Pong { server: self.name.clone(), ..Pong::default() };
+        let mut sum = Pong {
+            server: self.name.clone(),
+            ..Pong::default()
+        };
         while let Some(ping) = pings.message().await? {
             sum.payload.extend(ping.payload);
             sum.number += 1;
@@ -90,7 +97,10 @@ impl Echo {
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             for number in 0..ping.replies {
-                let good = Ping { code: 0, ..ping.clone() };
+                let good = Ping {
+                    code: 0,
+                    ..ping.clone()
+                };
                 if sender.send(self.one(good, number).await).await.is_err() {
                     return;
                 }
@@ -131,22 +141,33 @@ impl tower::Service<Request<tonic::body::Body>> for Echo {
         Box::pin(async move {
             let codec: ProstCodec<Pong, Ping> = ProstCodec::default();
             let mut grpc = tonic::server::Grpc::new(codec);
-            let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let method = request
+                .uri()
+                .path()
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             Ok(match method.as_str() {
-                "Unary" => grpc.unary(tower::service_fn(move |r| unary(echo.clone(), r)), request).await,
+                "Unary" => {
+                    grpc.unary(tower::service_fn(move |r| unary(echo.clone(), r)), request)
+                        .await
+                }
                 "ServerStream" => {
                     let many = move |r: tonic::Request<Ping>| {
                         let replies = echo.clone().many(r.into_inner());
                         std::future::ready(Ok::<_, Status>(tonic::Response::new(replies)))
                     };
-                    grpc.server_streaming(tower::service_fn(many), request).await
+                    grpc.server_streaming(tower::service_fn(many), request)
+                        .await
                 }
                 "ClientStream" => {
                     let collect = move |r: tonic::Request<Streaming<Ping>>| {
                         let echo = echo.clone();
                         async move { echo.collect(r.into_inner()).await.map(tonic::Response::new) }
                     };
-                    grpc.client_streaming(tower::service_fn(collect), request).await
+                    grpc.client_streaming(tower::service_fn(collect), request)
+                        .await
                 }
                 "Both" => {
                     let each = move |r: tonic::Request<Streaming<Ping>>| {
@@ -162,7 +183,9 @@ impl tower::Service<Request<tonic::body::Body>> for Echo {
 }
 
 async fn unary(echo: Echo, request: tonic::Request<Ping>) -> Result<tonic::Response<Pong>, Status> {
-    echo.one(request.into_inner(), 0).await.map(tonic::Response::new)
+    echo.one(request.into_inner(), 0)
+        .await
+        .map(tonic::Response::new)
 }
 
 /// Serves the echo service under a name.
@@ -171,7 +194,11 @@ async fn unary(echo: Echo, request: tonic::Request<Ping>) -> Result<tonic::Respo
 /// Those of the listener.
 pub async fn serve(listener: Listener, name: &str) -> anyhow::Result<()> {
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener.into_inner());
-    let server = Server::builder().http2_max_header_list_size(1 << 20).add_service(Echo { name: name.to_owned() });
+    let server = Server::builder()
+        .http2_max_header_list_size(1 << 20)
+        .add_service(Echo {
+            name: name.to_owned(),
+        });
     Ok(server.serve_with_incoming(incoming).await?)
 }
 
@@ -185,10 +212,13 @@ impl EchoClient {
     /// # Errors
     /// Those of the handshake.
     pub async fn start(wire: Wire, authority: &str) -> anyhow::Result<Self> {
-        let endpoint = Endpoint::from_shared(format!("http://{authority}"))?.http2_max_header_list_size(1 << 20);
+        let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
+            .http2_max_header_list_size(1 << 20);
         let mut stream = Some(TokioIo::new(wire.into_stream()));
         let connector = tower::service_fn(move |_| {
-            let taken = stream.take().ok_or_else(|| std::io::Error::other("the connection has ended"));
+            let taken = stream
+                .take()
+                .ok_or_else(|| std::io::Error::other("the connection has ended"));
             std::future::ready(taken)
         });
         let channel = endpoint.connect_with_connector(connector).await?;
@@ -196,7 +226,10 @@ impl EchoClient {
     }
 
     async fn ready(&mut self) -> Result<(), Status> {
-        self.0.ready().await.map_err(|error| Status::unavailable(error.to_string()))
+        self.0
+            .ready()
+            .await
+            .map_err(|error| Status::unavailable(error.to_string()))
     }
 
     /// One for one.
@@ -207,18 +240,28 @@ impl EchoClient {
         self.ready().await?;
         let path = PathAndQuery::from_static("/weft.e2e.Echo/Unary");
         let codec: ProstCodec<Ping, Pong> = ProstCodec::default();
-        self.0.unary(tonic::Request::new(ping), path, codec).await.map(tonic::Response::into_inner)
+        self.0
+            .unary(tonic::Request::new(ping), path, codec)
+            .await
+            .map(tonic::Response::into_inner)
     }
 
     /// Many for one; the metadata are the response's.
     ///
     /// # Errors
     /// As of [`EchoClient::unary`].
-    pub async fn server_stream(&mut self, ping: Ping) -> Result<(MetadataMap, Streaming<Pong>), Status> {
+    pub async fn server_stream(
+        &mut self,
+        ping: Ping,
+    ) -> Result<(MetadataMap, Streaming<Pong>), Status> {
         self.ready().await?;
         let path = PathAndQuery::from_static("/weft.e2e.Echo/ServerStream");
         let codec: ProstCodec<Ping, Pong> = ProstCodec::default();
-        let (metadata, replies, _) = self.0.server_streaming(tonic::Request::new(ping), path, codec).await?.into_parts();
+        let (metadata, replies, _) = self
+            .0
+            .server_streaming(tonic::Request::new(ping), path, codec)
+            .await?
+            .into_parts();
         Ok((metadata, replies))
     }
 
@@ -226,21 +269,33 @@ impl EchoClient {
     ///
     /// # Errors
     /// As of [`EchoClient::unary`].
-    pub async fn client_stream(&mut self, pings: impl Stream<Item = Ping> + Send + 'static) -> Result<Pong, Status> {
+    pub async fn client_stream(
+        &mut self,
+        pings: impl Stream<Item = Ping> + Send + 'static,
+    ) -> Result<Pong, Status> {
         self.ready().await?;
         let path = PathAndQuery::from_static("/weft.e2e.Echo/ClientStream");
         let codec: ProstCodec<Ping, Pong> = ProstCodec::default();
-        self.0.client_streaming(tonic::Request::new(pings), path, codec).await.map(tonic::Response::into_inner)
+        self.0
+            .client_streaming(tonic::Request::new(pings), path, codec)
+            .await
+            .map(tonic::Response::into_inner)
     }
 
     /// Many for many.
     ///
     /// # Errors
     /// As of [`EchoClient::unary`].
-    pub async fn both(&mut self, pings: impl Stream<Item = Ping> + Send + 'static) -> Result<Streaming<Pong>, Status> {
+    pub async fn both(
+        &mut self,
+        pings: impl Stream<Item = Ping> + Send + 'static,
+    ) -> Result<Streaming<Pong>, Status> {
         self.ready().await?;
         let path = PathAndQuery::from_static("/weft.e2e.Echo/Both");
         let codec: ProstCodec<Ping, Pong> = ProstCodec::default();
-        self.0.streaming(tonic::Request::new(pings), path, codec).await.map(tonic::Response::into_inner)
+        self.0
+            .streaming(tonic::Request::new(pings), path, codec)
+            .await
+            .map(tonic::Response::into_inner)
     }
 }

@@ -72,7 +72,9 @@ pub fn over(hop: Hop, test: impl AsyncFn(&Way) -> anyhow::Result<()>) {
     println!("over hop {hop:?}");
     mesh(manifests, async |net| {
         let way = Way::open(net, hop).await?;
-        test(&way).await.with_context(|| format!("over hop {hop:?}"))
+        test(&way)
+            .await
+            .with_context(|| format!("over hop {hop:?}"))
     });
 }
 
@@ -80,8 +82,18 @@ impl Way {
     async fn open(net: &Net, hop: Hop) -> anyhow::Result<Self> {
         let (server, client) = (net.start("web").await?, net.start("client").await?);
         // There is no kube-proxy that would spread the Service's address for those without a proxy.
-        let to = if hop == Hop::ServerOnly { format!("{}:8080", server.ip()) } else { "web:80".to_owned() };
+        let to = if hop == Hop::ServerOnly {
+            format!("{}:8080", server.ip())
+        } else {
+            "web:80".to_owned()
+        };
         let listener = server.listen(8080).await?;
-        Ok(Way { hop, client, server, listener, to })
+        Ok(Way {
+            hop,
+            client,
+            server,
+            listener,
+            to,
+        })
     }
 }

@@ -49,9 +49,15 @@ impl Client2 {
     ///
     /// # Errors
     /// The connection takes none.
-    pub async fn send(&self, request: Request<()>, end: bool) -> anyhow::Result<(ResponseFuture, SendStream<Bytes>)> {
+    pub async fn send(
+        &self,
+        request: Request<()>,
+        end: bool,
+    ) -> anyhow::Result<(ResponseFuture, SendStream<Bytes>)> {
         let ready = timeout(LIMIT, self.sender.clone().ready()).await;
-        Ok(ready.context("the connection takes no request")??.send_request(request, end)?)
+        Ok(ready
+            .context("the connection takes no request")??
+            .send_request(request, end)?)
     }
 
     /// Sends a request without body and waits for all of its response.
@@ -78,7 +84,9 @@ impl Client2 {
 /// # Errors
 /// None comes.
 pub async fn head(response: ResponseFuture) -> anyhow::Result<Response<RecvStream>> {
-    Ok(timeout(LIMIT, response).await.context("no response comes")??)
+    Ok(timeout(LIMIT, response)
+        .await
+        .context("no response comes")??)
 }
 
 /// Reads a body to its end, and its trailers.
@@ -87,12 +95,17 @@ pub async fn head(response: ResponseFuture) -> anyhow::Result<Response<RecvStrea
 /// It breaks off.
 pub async fn read_body(mut body: RecvStream) -> anyhow::Result<(Vec<u8>, Option<HeaderMap>)> {
     let mut bytes = Vec::new();
-    while let Some(data) = timeout(LIMIT, body.data()).await.context("the body does not go on")? {
+    while let Some(data) = timeout(LIMIT, body.data())
+        .await
+        .context("the body does not go on")?
+    {
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
         bytes.extend_from_slice(&data);
     }
-    let trailers = timeout(LIMIT, body.trailers()).await.context("the body does not end")??;
+    let trailers = timeout(LIMIT, body.trailers())
+        .await
+        .context("the body does not end")??;
     Ok((bytes, trailers))
 }
 
@@ -121,7 +134,10 @@ impl Server2 {
                 }
             }
         });
-        Ok(Server2 { streams, limit: LIMIT })
+        Ok(Server2 {
+            streams,
+            limit: LIMIT,
+        })
     }
 
     /// Waits that long for a request instead of 5 s.
@@ -136,7 +152,9 @@ impl Server2 {
     /// # Errors
     /// None comes.
     pub async fn accept(&mut self) -> anyhow::Result<(Request<RecvStream>, SendResponse<Bytes>)> {
-        let accepted = timeout(self.limit, self.streams.recv()).await.context("no request comes")?;
+        let accepted = timeout(self.limit, self.streams.recv())
+            .await
+            .context("no request comes")?;
         accepted.context("the connection has ended")
     }
 }

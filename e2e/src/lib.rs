@@ -34,6 +34,7 @@ pub mod by_hand;
 pub mod control;
 pub mod grpc;
 pub mod peers;
+pub mod replicas;
 
 pub use broker::serve as serve_sockets;
 pub use hops::{Hop, Way, over, over_each_hop};

@@ -47,7 +47,12 @@ impl Manifests {
     }
 
     /// The same with annotations.
-    pub fn annotated_pod(mut self, name: &str, ports: &[u16], annotations: &[(&str, &str)]) -> Self {
+    pub fn annotated_pod(
+        mut self,
+        name: &str,
+        ports: &[u16],
+        annotations: &[(&str, &str)],
+    ) -> Self {
         let app = name.split('-').next().unwrap_or(name);
         let ports: Vec<Value> = ports
             .iter()
@@ -87,12 +92,20 @@ impl Manifests {
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {
         // JSON is YAML.
-        let documents = self.objects.iter().map(Value::to_string).chain(self.texts.iter().cloned());
+        let documents = self
+            .objects
+            .iter()
+            .map(Value::to_string)
+            .chain(self.texts.iter().cloned());
         let text: Vec<String> = documents.collect();
         std::fs::write(folder.join("test.yaml"), text.join("\n---\n"))
     }
 }
 
 fn map(pairs: &[(&str, &str)]) -> Value {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect::<serde_json::Map<_, _>>().into()
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), Value::from(*value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }

@@ -35,10 +35,14 @@ impl Samples {
         for line in text.lines() {
             let words: Vec<&str> = line.splitn(4, ' ').collect();
             match words.as_slice() {
-                ["#", "TYPE", family, kind] => page.types.push(((*family).to_owned(), (*kind).to_owned())),
+                ["#", "TYPE", family, kind] => {
+                    page.types.push(((*family).to_owned(), (*kind).to_owned()))
+                }
                 ["#", "HELP", family, ..] => page.helps.push((*family).to_owned()),
                 ["#", ..] | [""] => {}
-                _ => page.samples.push(sample(line).with_context(|| format!("line {line:?}"))?),
+                _ => page
+                    .samples
+                    .push(sample(line).with_context(|| format!("line {line:?}"))?),
             }
         }
         Ok(page)
@@ -55,7 +59,9 @@ impl Samples {
         name: &'a str,
         labels: &'a [(&'a str, &'a str)],
     ) -> impl Iterator<Item = &'a Sample> {
-        self.samples.iter().filter(move |sample| sample.name == name && sample.has(labels))
+        self.samples
+            .iter()
+            .filter(move |sample| sample.name == name && sample.has(labels))
     }
 
     /// Their sum; 0 without any.
@@ -67,12 +73,20 @@ impl Samples {
     ///
     /// # Errors
     /// There is none.
-    pub fn label_names(&self, name: &str, labels: &[(&str, &str)]) -> anyhow::Result<BTreeSet<&str>> {
+    pub fn label_names(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+    ) -> anyhow::Result<BTreeSet<&str>> {
         let Some(first) = self.find(name, labels).next() else {
             bail!("no series {name} with {labels:?}");
         };
         // Borrowed again, because `first` borrows from the arguments too.
-        let at = self.samples.iter().find(|sample| *sample == first).context("it was just there")?;
+        let at = self
+            .samples
+            .iter()
+            .find(|sample| *sample == first)
+            .context("it was just there")?;
         Ok(at.labels.keys().map(String::as_str).collect())
     }
 }
@@ -80,7 +94,9 @@ impl Samples {
 impl Sample {
     /// Whether it has all these labels.
     pub fn has(&self, labels: &[(&str, &str)]) -> bool {
-        labels.iter().all(|(name, value)| self.labels.get(*name).is_some_and(|v| v == value))
+        labels
+            .iter()
+            .all(|(name, value)| self.labels.get(*name).is_some_and(|v| v == value))
     }
 }
 
@@ -96,7 +112,11 @@ fn sample(line: &str) -> anyhow::Result<Sample> {
         }
     };
     let value = value.split_whitespace().next().context("no value")?;
-    Ok(Sample { name: name.to_owned(), labels, value: value.parse()? })
+    Ok(Sample {
+        name: name.to_owned(),
+        labels,
+        value: value.parse()?,
+    })
 }
 
 fn labels(mut text: &str) -> anyhow::Result<(BTreeMap<String, String>, &str)> {

@@ -70,13 +70,18 @@ pub fn mesh_with(
 
 /// Runs a test in a folder of its own, with a time limit; logs in `state/logs` are shown if it fails.
 pub(crate) fn bounded(test: impl AsyncFnOnce(Programs, &Path) -> anyhow::Result<()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.expect("a runtime takes only a few descriptors");
     let programs = Programs::find().expect("the programs are built");
     if let Some(reason) = impossible(&programs) {
         return skip(&reason);
     }
-    let folder = tempfile::Builder::new().prefix("weft-e2e-").tempdir().expect("a temporary folder");
+    let folder = tempfile::Builder::new()
+        .prefix("weft-e2e-")
+        .tempdir()
+        .expect("a temporary folder");
     // The host removes it; so do we, should there be none.
     let folder = folder.keep();
     let run = test(programs, &folder);
@@ -91,7 +96,11 @@ pub(crate) fn bounded(test: impl AsyncFnOnce(Programs, &Path) -> anyhow::Result<
     // The host may be quicker.
     let _ = std::fs::remove_dir_all(&folder);
     match result {
-        Ok(result) => assert!(result.is_ok(), "{}", result.err().map(|e| describe(&e)).unwrap_or_default()),
+        Ok(result) => assert!(
+            result.is_ok(),
+            "{}",
+            result.err().map(|e| describe(&e)).unwrap_or_default()
+        ),
         Err(panic) => resume_unwind(panic),
     }
 }
@@ -101,11 +110,21 @@ impl Programs {
     fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe()?;
         // target/PROFILE/deps/TEST
-        let profile = own.parent().and_then(Path::parent).context("a test is in target/PROFILE/deps")?;
-        let target = profile.parent().context("a test is in target/PROFILE/deps")?;
+        let profile = own
+            .parent()
+            .and_then(Path::parent)
+            .context("a test is in target/PROFILE/deps")?;
+        let target = profile
+            .parent()
+            .context("a test is in target/PROFILE/deps")?;
         let named = std::env::var_os("WEFT_BIN_DIR").map(PathBuf::from);
-        let both = |folder: &PathBuf| folder.join("weft").is_file() && folder.join("weft-proxy").is_file();
-        let folders = [target.join("release"), target.join("debug"), profile.to_owned()];
+        let both =
+            |folder: &PathBuf| folder.join("weft").is_file() && folder.join("weft-proxy").is_file();
+        let folders = [
+            target.join("release"),
+            target.join("debug"),
+            profile.to_owned(),
+        ];
         let folder = named.or_else(|| folders.into_iter().find(both)).context(
             "weft and weft-proxy are not built: run `cargo build -p weft -p weft-proxy`, or set WEFT_BIN_DIR",
         )?;
@@ -128,10 +147,15 @@ fn impossible(programs: &Programs) -> Option<String> {
     }
     // Root of a container may lack the right; tried in a thread, which leaves alone.
     let probe = std::thread::spawn(|| {
-        nix::unistd::geteuid().is_root().then(|| unshare(CloneFlags::CLONE_NEWNET)).transpose()
+        nix::unistd::geteuid()
+            .is_root()
+            .then(|| unshare(CloneFlags::CLONE_NEWNET))
+            .transpose()
     });
     match probe.join() {
-        Ok(Err(error)) => Some(format!("the kernel refuses a network namespace ({error}): run with CAP_SYS_ADMIN")),
+        Ok(Err(error)) => Some(format!(
+            "the kernel refuses a network namespace ({error}): run with CAP_SYS_ADMIN"
+        )),
         _ => None,
     }
 }
@@ -139,8 +163,16 @@ fn impossible(programs: &Programs) -> Option<String> {
 /// The error, and where in the test it came up if backtraces are on.
 fn describe(error: &anyhow::Error) -> String {
     let backtrace = error.backtrace().to_string();
-    let places = backtrace.lines().map(str::trim).filter(|line| line.contains("/tests/"));
-    [&format!("{error:#}")].into_iter().map(String::as_str).chain(places).collect::<Vec<_>>().join("\n")
+    let places = backtrace
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.contains("/tests/"));
+    [&format!("{error:#}")]
+        .into_iter()
+        .map(String::as_str)
+        .chain(places)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Says that the calling test is skipped and why, and counts it.
@@ -149,16 +181,24 @@ pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("a test");
     // Not by `eprintln`, which is swallowed for tests that pass.
-    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {reason} ({count} skipped so far)");
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIPPED {name}: {reason} ({count} skipped so far)"
+    );
 }
 
 fn show_logs(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder.join("state/logs")) else { return };
+    let Ok(entries) = std::fs::read_dir(folder.join("state/logs")) else {
+        return;
+    };
     for path in entries.flatten().map(|entry| entry.path()) {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        eprintln!("{name}:\n{}", lines[lines.len().saturating_sub(LINES)..].join("\n"));
+        eprintln!(
+            "{name}:\n{}",
+            lines[lines.len().saturating_sub(LINES)..].join("\n")
+        );
     }
 }
 
@@ -181,7 +221,11 @@ impl Net {
             tuning,
         };
         let mesh = Arc::new(Mesh::open(&options).await?);
-        Ok(Net { mesh, programs, folder: at })
+        Ok(Net {
+            mesh,
+            programs,
+            folder: at,
+        })
     }
 
     /// Starts the workload of a Pod of the manifests; its proxy is ready when this returns.
@@ -189,7 +233,11 @@ impl Net {
     /// # Errors
     /// Those of the mesh.
     pub async fn start(&self, pod: &str) -> anyhow::Result<Node> {
-        let workload = self.mesh.start(NAMESPACE, pod).await.with_context(|| format!("starting {pod}"))?;
+        let workload = self
+            .mesh
+            .start(NAMESPACE, pod)
+            .await
+            .with_context(|| format!("starting {pod}"))?;
         Node::new(Arc::clone(&self.mesh), workload, &self.programs)
     }
 
@@ -199,7 +247,10 @@ impl Net {
     /// Those of the file system.
     pub fn apply(&self, file: &str, text: &str) -> anyhow::Result<()> {
         // Never half, as the directory is watched; the name of the new one says that it is no manifest.
-        let (path, new) = (self.folder.join(file), self.folder.join(format!(".{file}.new")));
+        let (path, new) = (
+            self.folder.join(file),
+            self.folder.join(format!(".{file}.new")),
+        );
         std::fs::write(&new, text)?;
         Ok(std::fs::rename(&new, &path)?)
     }
@@ -219,8 +270,16 @@ impl Net {
     pub fn weft_run(&self, pod: &str, peer: &[&str]) -> anyhow::Result<Process> {
         let place = self.mesh.place();
         let mut command = Command::new(&self.programs.weft);
-        command.arg("run").arg("--manifests").arg(&place.manifests).arg("--state-dir").arg(&place.state);
-        command.args(["--namespace", NAMESPACE, "--workload", pod, "--"]).arg(&self.programs.peer).args(peer);
+        command
+            .arg("run")
+            .arg("--manifests")
+            .arg(&place.manifests)
+            .arg("--state-dir")
+            .arg(&place.state);
+        command
+            .args(["--namespace", NAMESPACE, "--workload", pod, "--"])
+            .arg(&self.programs.peer)
+            .args(peer);
         Process::start(&mut command, format!("weft run of {pod}"))
     }
 
@@ -231,7 +290,13 @@ impl Net {
     pub fn control_pid(&self) -> anyhow::Result<Option<Pid>> {
         let own = format!("--manifests={}\0", self.mesh.place().manifests.display());
         for entry in std::fs::read_dir("/proc")?.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
             // It may have ended since.
             let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
             if line.contains("\0mesh-control\0") && line.contains(&own) {

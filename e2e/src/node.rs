@@ -14,11 +14,11 @@ use weft_cli::local::admin::Page;
 use weft_cli::local::{Mesh, Workload};
 
 use crate::broker::Broker;
+use crate::eventually;
 use crate::manifests::NAMESPACE;
 use crate::metrics::Samples;
 use crate::net::Programs;
 use crate::wire::{Listener, Wire};
-use crate::eventually;
 
 /// Longest a command may take unless said otherwise.
 const COMMAND: Duration = Duration::from_secs(10);
@@ -50,9 +50,22 @@ pub struct Process {
 }
 
 impl Node {
-    pub(crate) fn new(mesh: Arc<Mesh>, workload: Workload, programs: &Programs) -> anyhow::Result<Self> {
-        let (broker, peer) = (Broker::start(&workload, &programs.peer)?, programs.peer.clone());
-        Ok(Node { name: workload.started().workload.clone(), mesh, workload, broker, peer })
+    pub(crate) fn new(
+        mesh: Arc<Mesh>,
+        workload: Workload,
+        programs: &Programs,
+    ) -> anyhow::Result<Self> {
+        let (broker, peer) = (
+            Broker::start(&workload, &programs.peer)?,
+            programs.peer.clone(),
+        );
+        Ok(Node {
+            name: workload.started().workload.clone(),
+            mesh,
+            workload,
+            broker,
+            peer,
+        })
     }
 
     /// Its address.
@@ -101,10 +114,17 @@ impl Node {
     /// It cannot be started.
     pub fn spawn(&self, program: &str, arguments: &[&str]) -> anyhow::Result<Process> {
         let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let child = self.workload.spawn(command.kill_on_drop(true));
         let what = format!("{program} {}", arguments.join(" "));
-        Ok(Process { child: child.with_context(|| what.clone())?, what })
+        Ok(Process {
+            child: child.with_context(|| what.clone())?,
+            what,
+        })
     }
 
     /// Starts a peer as a process (see [`crate::peers`]) and waits until it listens on `port`.
@@ -146,7 +166,12 @@ impl Node {
     ///
     /// # Errors
     /// They do not within 5 s.
-    pub async fn metric(&self, name: &str, labels: &[(&str, &str)], wanted: f64) -> anyhow::Result<Samples> {
+    pub async fn metric(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        wanted: f64,
+    ) -> anyhow::Result<Samples> {
         let what = format!("{name}{labels:?} of {} is {wanted}", self.name);
         eventually(&what, Duration::from_secs(5), async || {
             let page = self.metrics().await?;
@@ -161,7 +186,9 @@ impl Node {
     /// The mesh does not know it.
     pub async fn proxy_pid(&self) -> anyhow::Result<u32> {
         let all = self.mesh.list().await?;
-        let own = all.iter().find(|one| one.namespace == NAMESPACE && one.workload == self.name);
+        let own = all
+            .iter()
+            .find(|one| one.namespace == NAMESPACE && one.workload == self.name);
         Ok(own.context("the workload runs")?.proxy_pid)
     }
 
@@ -170,7 +197,10 @@ impl Node {
     /// # Errors
     /// There is no proxy.
     pub async fn signal_proxy(&self, signal: Signal) -> anyhow::Result<()> {
-        Ok(kill(Pid::from_raw(self.proxy_pid().await?.try_into()?), signal)?)
+        Ok(kill(
+            Pid::from_raw(self.proxy_pid().await?.try_into()?),
+            signal,
+        )?)
     }
 
     /// Memory of its proxy that is in use, in KiB.
@@ -179,7 +209,10 @@ impl Node {
     /// There is no proxy.
     pub async fn proxy_memory(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.proxy_pid().await?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .context("VmRSS")?;
         Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
     }
 
@@ -191,7 +224,9 @@ impl Node {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.proxy_pid().await?))?;
         // proc(5): fields 14 and 15, in ticks of 10 ms; the name in field 2 may have blanks.
         let (_, fields) = stat.rsplit_once(") ").context("a name")?;
-        let tick = |at: usize| -> anyhow::Result<u64> { Ok(fields.split(' ').nth(at).context("ticks")?.parse()?) };
+        let tick = |at: usize| -> anyhow::Result<u64> {
+            Ok(fields.split(' ').nth(at).context("ticks")?.parse()?)
+        };
         Ok(Duration::from_millis(10 * (tick(11)? + tick(12)?)))
     }
 
@@ -223,8 +258,15 @@ impl Node {
 
 impl Process {
     pub(crate) fn start(command: &mut Command, what: String) -> anyhow::Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        Ok(Process { child: command.spawn().with_context(|| what.clone())?, what })
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        Ok(Process {
+            child: command.spawn().with_context(|| what.clone())?,
+            what,
+        })
     }
 
     /// Process ids of its children.
@@ -234,7 +276,9 @@ impl Process {
     pub fn children(&self) -> anyhow::Result<Vec<Pid>> {
         let pid = self.child.id().context("it has ended")?;
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-        text.split_whitespace().map(|pid| Ok(Pid::from_raw(pid.parse()?))).collect()
+        text.split_whitespace()
+            .map(|pid| Ok(Pid::from_raw(pid.parse()?)))
+            .collect()
     }
 
     /// Kills it (SIGKILL).
@@ -250,7 +294,11 @@ impl Process {
     /// # Errors
     /// It does not read.
     pub async fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        let stdin = self.child.stdin.as_mut().context("standard input is open")?;
+        let stdin = self
+            .child
+            .stdin
+            .as_mut()
+            .context("standard input is open")?;
         Ok(tokio::io::AsyncWriteExt::write_all(stdin, bytes).await?)
     }
 
@@ -261,8 +309,13 @@ impl Process {
     pub async fn output(mut self, limit: Duration) -> anyhow::Result<Output> {
         drop(self.child.stdin.take());
         let output = timeout(limit, self.child.wait_with_output()).await;
-        let output = output.with_context(|| format!("`{}` takes more than {limit:?}", self.what))??;
+        let output =
+            output.with_context(|| format!("`{}` takes more than {limit:?}", self.what))??;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Output { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) })
+        Ok(Output {
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        })
     }
 }

@@ -45,12 +45,25 @@ async fn http_connection(wire: Wire, who: Who) -> anyhow::Result<()> {
     let mut wire = wire.patient(Duration::from_secs(600));
     loop {
         let message = wire.message().await?;
-        let target = message.head.first.split(' ').nth(1).unwrap_or_default().to_owned();
+        let target = message
+            .head
+            .first
+            .split(' ')
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
         let (status, body) = reply(&target, &who, describe(&message)).await;
         let close = knob(&target, "close").is_some();
-        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         // A response to HEAD has no body, whatever it says of its length.
-        let body = if message.head.first.starts_with("HEAD ") { "" } else { &body };
+        let body = if message.head.first.starts_with("HEAD ") {
+            ""
+        } else {
+            &body
+        };
         wire.send(head + body).await?;
         if close {
             return Ok(());
@@ -63,7 +76,9 @@ fn describe(message: &Message) -> Value {
 }
 
 async fn http2_connection(wire: Wire, who: Who) -> anyhow::Result<()> {
-    let mut server = Server2::start(wire).await?.patient(Duration::from_secs(600));
+    let mut server = Server2::start(wire)
+        .await?
+        .patient(Duration::from_secs(600));
     loop {
         let (request, mut respond) = server.accept().await?;
         let who = who.clone();
@@ -72,13 +87,22 @@ async fn http2_connection(wire: Wire, who: Who) -> anyhow::Result<()> {
             let fields: Vec<(&str, String)> = head
                 .headers
                 .iter()
-                .map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+                .map(|(name, value)| {
+                    (
+                        name.as_str(),
+                        String::from_utf8_lossy(value.as_bytes()).into_owned(),
+                    )
+                })
                 .collect();
             let body = read_body(body).await?.0;
             let first = format!("{} {} HTTP/2", head.method, head.uri);
-            let seen = json!({ "first": first, "fields": fields, "body": String::from_utf8_lossy(&body) });
+            let seen =
+                json!({ "first": first, "fields": fields, "body": String::from_utf8_lossy(&body) });
             let (status, body) = reply(&head.uri.to_string(), &who, seen).await;
-            let response = Response::builder().status(status).header("content-length", body.len()).body(())?;
+            let response = Response::builder()
+                .status(status)
+                .header("content-length", body.len())
+                .body(())?;
             let mut stream = respond.send_response(response, false)?;
             stream.send_data(Bytes::from(body), true)?;
             anyhow::Ok(())
@@ -89,11 +113,15 @@ async fn http2_connection(wire: Wire, who: Who) -> anyhow::Result<()> {
 /// Value of a knob in the query of a target.
 fn knob<'a>(target: &'a str, name: &str) -> Option<&'a str> {
     let pairs = target.split_once('?')?.1.split('&');
-    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).find(|(n, _)| *n == name).map(|(_, value)| value)
+    pairs
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .find(|(n, _)| *n == name)
+        .map(|(_, value)| value)
 }
 
 async fn reply(target: &str, who: &Who, mut seen: Value) -> (u16, String) {
-    let number = |knob: Option<&str>, default| knob.and_then(|text| text.parse().ok()).unwrap_or(default);
+    let number =
+        |knob: Option<&str>, default| knob.and_then(|text| text.parse().ok()).unwrap_or(default);
     sleep(who.delay + Duration::from_millis(number(knob(target, "delay"), 0))).await;
     let status = number(knob(target, "status"), 200);
     let body = match knob(target, "bytes") {

@@ -42,18 +42,28 @@ pub struct Message {
 impl Head {
     /// First value of a field.
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.fields
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// All values of a field.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        let named = self.fields.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name));
+        let named = self
+            .fields
+            .iter()
+            .filter(move |(n, _)| n.eq_ignore_ascii_case(name));
         named.map(|(_, value)| value.as_str())
     }
 
     /// The status of a response; 0 for what is none.
     pub fn status(&self) -> u16 {
-        self.first.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+        self.first
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .unwrap_or(0)
     }
 
     /// Reads a head.
@@ -64,7 +74,10 @@ impl Head {
             let (name, value) = line.split_once(':').unwrap_or((line, ""));
             (name.to_owned(), value.trim().to_owned())
         };
-        Head { first, fields: lines.map(field).collect() }
+        Head {
+            first,
+            fields: lines.map(field).collect(),
+        }
     }
 }
 
@@ -87,7 +100,11 @@ impl Wire {
 
     fn from_tokio(stream: TcpStream) -> anyhow::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Wire { stream, ahead: Vec::new(), limit: LIMIT })
+        Ok(Wire {
+            stream,
+            ahead: Vec::new(),
+            limit: LIMIT,
+        })
     }
 
     /// Waits that long instead of 5 s.
@@ -155,7 +172,10 @@ impl Wire {
         Ok(nix::sys::socket::setsockopt(
             &self.stream,
             nix::sys::socket::sockopt::Linger,
-            &nix::libc::linger { l_onoff: 1, l_linger: 0 },
+            &nix::libc::linger {
+                l_onoff: 1,
+                l_linger: 0,
+            },
         )?)
     }
 
@@ -164,7 +184,10 @@ impl Wire {
         let read = timeout(self.limit, self.stream.read_buf(&mut self.ahead)).await;
         let Ok(read) = read else {
             let so_far = String::from_utf8_lossy(&self.ahead[..self.ahead.len().min(300)]);
-            bail!("nothing more came within {:?}; so far: {so_far:?}", self.limit)
+            bail!(
+                "nothing more came within {:?}; so far: {so_far:?}",
+                self.limit
+            )
         };
         Ok(read? > 0)
     }
@@ -176,7 +199,9 @@ impl Wire {
     async fn through(&mut self, end: &[u8]) -> anyhow::Result<Vec<u8>> {
         let mut seen = 0;
         loop {
-            let found = self.ahead[seen..].windows(end.len()).position(|window| window == end);
+            let found = self.ahead[seen..]
+                .windows(end.len())
+                .position(|window| window == end);
             if let Some(at) = found {
                 return Ok(self.take(seen + at + end.len()));
             }
@@ -213,7 +238,10 @@ impl Wire {
     pub async fn exactly(&mut self, count: usize) -> anyhow::Result<Vec<u8>> {
         while self.ahead.len() < count {
             if !self.more().await? {
-                bail!("the connection ended after {} of {count} bytes", self.ahead.len());
+                bail!(
+                    "the connection ended after {} of {count} bytes",
+                    self.ahead.len()
+                );
             }
         }
         Ok(self.take(count))
@@ -272,7 +300,10 @@ impl Wire {
     /// It does not come to its end.
     pub async fn body(&mut self, head: &Head) -> anyhow::Result<Vec<u8>> {
         let response = head.first.starts_with("HTTP/");
-        if head.field("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
+        if head
+            .field("transfer-encoding")
+            .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
+        {
             let mut body = Vec::new();
             while let Some(chunk) = self.chunk().await? {
                 body.extend(chunk);
@@ -328,7 +359,9 @@ impl Listener {
     /// Those of the system.
     pub fn new(listener: std::net::TcpListener) -> anyhow::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Listener { listener: TcpListener::from_std(listener)? })
+        Ok(Listener {
+            listener: TcpListener::from_std(listener)?,
+        })
     }
 
     /// The bare listener.

@@ -22,18 +22,31 @@ fn at(ip: Ipv4Addr, port: u16) -> SocketAddr {
 async fn carries(from: &Pod, to: &Pod) -> anyhow::Result<()> {
     for ip in [to.endpoint.cluster_ip, to.endpoint.ip] {
         let mut http1 = from.connect(at(ip, HTTP)).await?;
-        http1.send("POST /a?b HTTP/1.1\r\nHost: b\r\ncontent-length: 4\r\n\r\nbody").await?;
+        http1
+            .send("POST /a?b HTTP/1.1\r\nHost: b\r\ncontent-length: 4\r\n\r\nbody")
+            .await?;
         let answer = http1.message().await?;
         let seen: serde_json::Value = serde_json::from_slice(&answer.body)?;
         assert_eq!(answer.head.status(), 200);
-        assert_eq!((&seen["first"], &seen["body"]), (&"POST /a?b HTTP/1.1".into(), &"body".into()));
+        assert_eq!(
+            (&seen["first"], &seen["body"]),
+            (&"POST /a?b HTTP/1.1".into(), &"body".into())
+        );
         let id = serde_json::json!(["l5d-client-id", from.endpoint.identity]);
-        ensure!(seen["fields"].as_array().is_some_and(|all| all.contains(&id)), "{seen}");
+        ensure!(
+            seen["fields"]
+                .as_array()
+                .is_some_and(|all| all.contains(&id)),
+            "{seen}"
+        );
 
         let http2 = Client2::start(from.connect(at(ip, HTTP)).await?).await?;
         let answer = http2.get("http://b/c").await?;
         let seen: serde_json::Value = serde_json::from_slice(answer.body())?;
-        assert_eq!((answer.status().as_u16(), &seen["first"]), (200, &"GET http://b/c HTTP/2".into()));
+        assert_eq!(
+            (answer.status().as_u16(), &seen["first"]),
+            (200, &"GET http://b/c HTTP/2".into())
+        );
 
         let mut opaque = from.connect(at(ip, OPAQUE)).await?;
         assert_eq!(opaque.line().await?, "hello", "the server speaks first");
@@ -62,12 +75,28 @@ fn http1_http2_and_opaque_tcp_are_carried_in_both_directions() {
             carries(from, to).await?;
             let (client, server) = (metrics(from).await?, metrics(to).await?);
             let target = [("target_addr", &*format!("{}:{HTTP}", to.endpoint.ip))];
-            let meshed = [target[0], ("tls", "true"), ("server_id", &to.endpoint.identity)];
+            let meshed = [
+                target[0],
+                ("tls", "true"),
+                ("server_id", &to.endpoint.identity),
+            ];
             assert_eq!(client.sum("request_total", &meshed), 4.0);
-            assert_eq!(client.sum("request_total", &target), 4.0, "nothing without TLS");
-            let client_id = [("direction", "inbound"), ("client_id", &*from.endpoint.identity)];
+            assert_eq!(
+                client.sum("request_total", &target),
+                4.0,
+                "nothing without TLS"
+            );
+            let client_id = [
+                ("direction", "inbound"),
+                ("client_id", &*from.endpoint.identity),
+            ];
             assert_eq!(server.sum("request_total", &client_id), 4.0);
-            let opaque = [("peer", "src"), client_id[0], client_id[1], ("target_port", "9000")];
+            let opaque = [
+                ("peer", "src"),
+                client_id[0],
+                client_id[1],
+                ("target_port", "9000"),
+            ];
             assert_eq!(server.sum("tcp_open_total", &opaque), 2.0);
         }
         for mut proxy in proxies {
@@ -112,7 +141,11 @@ fn all_bad_settings_are_reported_at_once_with_exit_code_64() {
         let mut proxy = pods.a.proxy(&environment)?;
         assert_eq!(proxy.exit_code(END).await?, 64);
         let log = proxy.log()?;
-        for name in bad.map(|(name, _)| name).into_iter().chain(["LINKERD2_PROXY_POLICY_WORKLOAD"]) {
+        for name in bad
+            .map(|(name, _)| name)
+            .into_iter()
+            .chain(["LINKERD2_PROXY_POLICY_WORKLOAD"])
+        {
             assert!(log.contains(name), "{name} is not in {log}");
         }
         Ok(())
@@ -137,7 +170,10 @@ fn names_that_are_not_known_are_tolerated() {
         let unknown = [
             ("LINKERD2_PROXY_INBOUND_SERVER_HTTP2_SOMETHING_NEW", "7"),
             ("LINKERD2_PROXY_TRACE_PROTOCOL", "opentelemetry"),
-            ("LINKERD2_PROXY_TRACE_ANNOTATIONS_PATH", "/var/run/linkerd/podinfo/annotations"),
+            (
+                "LINKERD2_PROXY_TRACE_ANNOTATIONS_PATH",
+                "/var/run/linkerd/podinfo/annotations",
+            ),
             ("LINKERD2_PROXY_INBOUND_PORTS_REQUIRE_IDENTITY", "8080"),
             ("LINKERD2_PROXY_FROM_ANOTHER_YEAR", ""),
             ("SOMETHING_ELSE", "x"),

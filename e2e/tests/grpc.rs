@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use weft_e2e::grpc::{EchoClient, Ping, serve};
 use weft_e2e::{Manifests, Way, mesh, over_each_hop};
@@ -17,7 +17,10 @@ async fn start(way: &Way) -> anyhow::Result<EchoClient> {
 }
 
 fn ping(text: &str) -> Ping {
-    Ping { payload: text.into(), ..Ping::default() }
+    Ping {
+        payload: text.into(),
+        ..Ping::default()
+    }
 }
 
 #[test]
@@ -25,7 +28,10 @@ fn a_unary_call_is_answered() {
     over_each_hop(async |way| {
         let mut client = start(way).await?;
         let pong = client.unary(ping("hello")).await?;
-        assert_eq!((pong.payload.as_slice(), pong.server.as_str()), (b"hello".as_slice(), "one"));
+        assert_eq!(
+            (pong.payload.as_slice(), pong.server.as_str()),
+            (b"hello".as_slice(), "one")
+        );
         Ok(())
     });
 }
@@ -35,7 +41,11 @@ fn replies_stream_as_they_come() {
     over_each_hop(async |way| {
         let mut client = start(way).await?;
         let from = Instant::now();
-        let call = Ping { replies: 10, delay_ms: 50, ..ping("x") };
+        let call = Ping {
+            replies: 10,
+            delay_ms: 50,
+            ..ping("x")
+        };
         let (_, mut replies) = client.server_stream(call).await?;
         let mut times = Vec::new();
         while let Some(reply) = replies.message().await? {
@@ -43,7 +53,10 @@ fn replies_stream_as_they_come() {
             times.push(from.elapsed());
         }
         assert_eq!(times.len(), 10);
-        assert!(times[0] < Duration::from_millis(200) && times[9] >= Duration::from_millis(500), "{times:?}");
+        assert!(
+            times[0] < Duration::from_millis(200) && times[9] >= Duration::from_millis(500),
+            "{times:?}"
+        );
         Ok(())
     });
 }
@@ -67,8 +80,13 @@ fn both_directions_stream_in_turn() {
         sender.send(ping("0")).await?;
         let mut replies = client.both(ReceiverStream::new(pings)).await?;
         for number in 0..50_u32 {
-            let reply = timeout(Duration::from_secs(5), replies.message()).await??.context("a reply")?;
-            assert_eq!((reply.number, reply.payload), (number, number.to_string().into_bytes()));
+            let reply = timeout(Duration::from_secs(5), replies.message())
+                .await??
+                .context("a reply")?;
+            assert_eq!(
+                (reply.number, reply.payload),
+                (number, number.to_string().into_bytes())
+            );
             sender.send(ping(&(number + 1).to_string())).await?;
         }
         drop(sender);
@@ -83,12 +101,25 @@ fn h01_codes_and_long_messages_arrive_unchanged() {
     over_each_hop(async |way| {
         let mut client = start(way).await?;
         for code in 1..=16 {
-            let status = client.unary(Ping { code, message_length: 10, ..ping("") }).await.err().context("an error")?;
+            let status = client
+                .unary(Ping {
+                    code,
+                    message_length: 10,
+                    ..ping("")
+                })
+                .await
+                .err()
+                .context("an error")?;
             assert_eq!(status.code(), Code::from(i32::try_from(code)?));
         }
         for kib in [1, 11, 12, 13, 16, 40] {
             for replies in [0, 2] {
-                let call = Ping { code: 9, message_length: kib << 10, replies, ..ping("") };
+                let call = Ping {
+                    code: 9,
+                    message_length: kib << 10,
+                    replies,
+                    ..ping("")
+                };
                 let mut seen = 0;
                 let status = match client.server_stream(call).await {
                     Err(status) => status,
@@ -99,9 +130,17 @@ fn h01_codes_and_long_messages_arrive_unchanged() {
                         }
                     },
                 };
-                assert_eq!((status.code(), seen), (Code::FailedPrecondition, replies), "{kib} KiB: {status:?}");
+                assert_eq!(
+                    (status.code(), seen),
+                    (Code::FailedPrecondition, replies),
+                    "{kib} KiB: {status:?}"
+                );
                 let wanted = (kib << 10) as usize;
-                assert_eq!((status.message().len(), status.details().len()), (wanted, wanted), "{kib} KiB");
+                assert_eq!(
+                    (status.message().len(), status.details().len()),
+                    (wanted, wanted),
+                    "{kib} KiB"
+                );
             }
         }
         Ok(())
@@ -123,7 +162,11 @@ fn grpc_status_is_counted() {
         let all = [("direction", direction), ("status_code", "200")];
         let page = node.metric("response_total", &all, 3.0).await?;
         for (status, class) in [("0", "success"), ("5", "success"), ("14", "failure")] {
-            let labels = [("direction", direction), ("grpc_status", status), ("classification", class)];
+            let labels = [
+                ("direction", direction),
+                ("grpc_status", status),
+                ("classification", class),
+            ];
             assert_eq!(page.sum("response_total", &labels), 1.0, "{status} {class}");
         }
         Ok(())
@@ -132,8 +175,12 @@ fn grpc_status_is_counted() {
 
 #[test]
 fn calls_on_one_connection_are_spread_over_all_replicas() {
-    let manifests = Manifests::default().service("web", &[(80, 8080)]).pod("client", &[]);
-    let manifests = ["web-1", "web-2", "web-3"].iter().fold(manifests, |all, name| all.pod(name, &[8080]));
+    let manifests = Manifests::default()
+        .service("web", &[(80, 8080)])
+        .pod("client", &[]);
+    let manifests = ["web-1", "web-2", "web-3"]
+        .iter()
+        .fold(manifests, |all, name| all.pod(name, &[8080]));
     mesh(manifests, async |net| {
         let mut nodes = Vec::new();
         for name in ["web-1", "web-2", "web-3"] {
@@ -145,7 +192,9 @@ fn calls_on_one_connection_are_spread_over_all_replicas() {
         let mut echo = EchoClient::start(client.connect("web:80").await?, "web:80").await?;
         echo.unary(ping("")).await?;
         let ready = [("endpoint_state", "ready"), ("backend_name", "web")];
-        client.metric("outbound_http_balancer_endpoints", &ready, 3.0).await?;
+        client
+            .metric("outbound_http_balancer_endpoints", &ready, 3.0)
+            .await?;
         let mut shares: BTreeMap<String, u32> = BTreeMap::new();
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..6 {
@@ -153,12 +202,25 @@ fn calls_on_one_connection_are_spread_over_all_replicas() {
             callers.spawn(async move {
                 let mut servers = Vec::new();
                 for _ in 0..50 {
-                    servers.push(echo.unary(Ping { delay_ms: 5, ..ping("") }).await?.server);
+                    servers.push(
+                        echo.unary(Ping {
+                            delay_ms: 5,
+                            ..ping("")
+                        })
+                        .await?
+                        .server,
+                    );
                 }
                 anyhow::Ok(servers)
             });
         }
-        for server in callers.join_all().await.into_iter().collect::<anyhow::Result<Vec<_>>>()?.concat() {
+        for server in callers
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<anyhow::Result<Vec<_>>>()?
+            .concat()
+        {
             *shares.entry(server).or_default() += 1;
         }
         assert_eq!(shares.len(), 3, "{shares:?}");
@@ -169,8 +231,12 @@ fn calls_on_one_connection_are_spread_over_all_replicas() {
 
 #[test]
 fn a_slow_replica_gets_a_small_share() {
-    let manifests = Manifests::default().service("web", &[(80, 8080)]).pod("client", &[]);
-    let manifests = ["web-1", "web-2", "web-3"].iter().fold(manifests, |all, name| all.pod(name, &[8080]));
+    let manifests = Manifests::default()
+        .service("web", &[(80, 8080)])
+        .pod("client", &[]);
+    let manifests = ["web-1", "web-2", "web-3"]
+        .iter()
+        .fold(manifests, |all, name| all.pod(name, &[8080]));
     mesh(manifests, async |net| {
         let mut nodes = Vec::new();
         for name in ["web-1", "web-2", "web-3"] {
@@ -184,12 +250,21 @@ fn a_slow_replica_gets_a_small_share() {
         let url = "http://web/";
         let ready = [("endpoint_state", "ready"), ("backend_name", "web")];
         client.curl(&[url]).await?;
-        client.metric("outbound_http_balancer_endpoints", &ready, 3.0).await?;
-        let output = client.run("h2load", &["-n", "1500", "-c", "1", "-m", "6", url]).await?;
+        client
+            .metric("outbound_http_balancer_endpoints", &ready, 3.0)
+            .await?;
+        let output = client
+            .run("h2load", &["-n", "1500", "-c", "1", "-m", "6", url])
+            .await?;
         assert!(output.stdout.contains("1500 succeeded"), "{output:?}");
         let slow = nodes[0].0.ip();
-        let page = client.metric("request_total", &[("direction", "outbound")], 1500.0).await?;
-        let share = page.sum("request_total", &[("direction", "outbound"), ("target_ip", &slow)]) / 1500.0;
+        let page = client
+            .metric("request_total", &[("direction", "outbound")], 1500.0)
+            .await?;
+        let share = page.sum(
+            "request_total",
+            &[("direction", "outbound"), ("target_ip", &slow)],
+        ) / 1500.0;
         assert!(share < 0.1, "the slow replica got {share}");
         Ok(())
     });

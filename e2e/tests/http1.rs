@@ -10,14 +10,31 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 #[test]
 fn a_request_arrives_and_is_answered_over_mutual_tls() {
     over(Hop::Both, async |way| {
-        let (mut app, mut server) = way.begin("GET /a?b=c HTTP/1.1\r\nHost: web\r\n\r\n").await?;
+        let (mut app, mut server) = way
+            .begin("GET /a?b=c HTTP/1.1\r\nHost: web\r\n\r\n")
+            .await?;
         let head = server.head().await?;
         assert_eq!(head.first, "GET /a?b=c HTTP/1.1");
         server.send(OK).await?;
         let answer = app.message().await?;
-        assert_eq!((answer.head.first.as_str(), answer.text().as_str()), ("HTTP/1.1 200 OK", "ok"));
-        way.client.metric("request_total", &[("direction", "outbound"), ("tls", "true")], 1.0).await?;
-        way.server.metric("request_total", &[("direction", "inbound"), ("tls", "true")], 1.0).await?;
+        assert_eq!(
+            (answer.head.first.as_str(), answer.text().as_str()),
+            ("HTTP/1.1 200 OK", "ok")
+        );
+        way.client
+            .metric(
+                "request_total",
+                &[("direction", "outbound"), ("tls", "true")],
+                1.0,
+            )
+            .await?;
+        way.server
+            .metric(
+                "request_total",
+                &[("direction", "inbound"), ("tls", "true")],
+                1.0,
+            )
+            .await?;
         Ok(())
     });
 }
@@ -28,10 +45,16 @@ fn p01_http_1_0_is_served_without_chunks_and_closed() {
         let (mut app, mut server) = way.begin("GET / HTTP/1.0\r\nHost: web\r\n\r\n").await?;
         let head = server.head().await?;
         assert_eq!(head.field("host"), Some("web"));
-        server.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n").await?;
+        server
+            .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+            .await?;
         let answer = app.message().await?;
         assert_eq!((answer.head.status(), answer.text().as_str()), (200, "ok"));
-        assert_eq!(answer.head.field("transfer-encoding"), None, "a 1.0 client cannot read chunks");
+        assert_eq!(
+            answer.head.field("transfer-encoding"),
+            None,
+            "a 1.0 client cannot read chunks"
+        );
         app.ended().await
     });
 }
@@ -44,7 +67,13 @@ fn p01_http_1_0_may_keep_its_connection() {
         server.head().await?;
         server.send(OK).await?;
         let answer = app.message().await?;
-        assert!(answer.head.field("connection").is_some_and(|v| v.eq_ignore_ascii_case("keep-alive")), "{answer:?}");
+        assert!(
+            answer
+                .head
+                .field("connection")
+                .is_some_and(|v| v.eq_ignore_ascii_case("keep-alive")),
+            "{answer:?}"
+        );
         app.send(request).await?;
         server.head().await?;
         server.send(OK).await?;
@@ -59,7 +88,10 @@ fn p02_http_1_0_without_host_is_routed_by_its_destination() {
         let (mut app, mut server) = way.begin("GET /x HTTP/1.0\r\n\r\n").await?;
         let head = server.head().await?;
         assert!(head.first.starts_with("GET /x HTTP/1."), "{head:?}");
-        assert!(head.all("host").all(str::is_empty), "no Host is invented: {head:?}");
+        assert!(
+            head.all("host").all(str::is_empty),
+            "no Host is invented: {head:?}"
+        );
         server.send(OK).await?;
         assert_eq!(app.message().await?.text(), "ok");
         Ok(())
@@ -69,7 +101,9 @@ fn p02_http_1_0_without_host_is_routed_by_its_destination() {
 #[test]
 fn p04_the_form_of_the_target_and_host_are_kept() {
     over_each_hop(async |way| {
-        let (mut app, mut server) = way.begin("GET /a HTTP/1.1\r\nHost: other.example\r\n\r\n").await?;
+        let (mut app, mut server) = way
+            .begin("GET /a HTTP/1.1\r\nHost: other.example\r\n\r\n")
+            .await?;
         let mut heads = vec![server.head().await?];
         server.send(OK).await?;
         app.message().await?;
@@ -83,10 +117,16 @@ fn p04_the_form_of_the_target_and_host_are_kept() {
             server.send(OK).await?;
             app.message().await?;
         }
-        let seen: Vec<(&str, Option<&str>)> = heads.iter().map(|h| (h.first.as_str(), h.field("host"))).collect();
+        let seen: Vec<(&str, Option<&str>)> = heads
+            .iter()
+            .map(|h| (h.first.as_str(), h.field("host")))
+            .collect();
         let wanted = [
             ("GET /a HTTP/1.1", Some("other.example")),
-            ("GET http://web.example:8000/b?c HTTP/1.1", Some("web.example:8000")),
+            (
+                "GET http://web.example:8000/b?c HTTP/1.1",
+                Some("web.example:8000"),
+            ),
             ("GET //c//d/../e?x=1&y=%20 HTTP/1.1", Some("web")),
             ("OPTIONS * HTTP/1.1", Some("web")),
         ];
@@ -107,9 +147,18 @@ fn p23_names_of_fields_keep_their_case_without_http2_between() {
                 assert!(names.contains(&name), "{name} in {names:?}");
             }
             assert_eq!(head.all("soapaction").collect::<Vec<_>>(), ["x", "y"]);
-            server.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nWWW-Authenticate: a\r\n\r\n").await?;
+            server
+                .send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nWWW-Authenticate: a\r\n\r\n")
+                .await?;
             let answer = app.message().await?;
-            assert!(answer.head.fields.iter().any(|(name, _)| name == "WWW-Authenticate"), "{answer:?}");
+            assert!(
+                answer
+                    .head
+                    .fields
+                    .iter()
+                    .any(|(name, _)| name == "WWW-Authenticate"),
+                "{answer:?}"
+            );
             Ok(())
         });
     }
@@ -120,9 +169,17 @@ fn p13_chunks_stream_both_ways_without_waiting_for_the_end() {
     over_each_hop(async |way| {
         let head = "POST / HTTP/1.1\r\nHost: web\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (mut app, mut server) = way.begin(head).await?;
-        assert_eq!(server.head().await?.field("transfer-encoding"), Some("chunked"));
-        server.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await?;
-        assert_eq!(app.head().await?.field("transfer-encoding"), Some("chunked"));
+        assert_eq!(
+            server.head().await?.field("transfer-encoding"),
+            Some("chunked")
+        );
+        server
+            .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await?;
+        assert_eq!(
+            app.head().await?.field("transfer-encoding"),
+            Some("chunked")
+        );
         let mut slowest = Duration::ZERO;
         for number in 0..10 {
             let (text, from) = (format!("chunk-{number}"), Instant::now());
@@ -132,14 +189,20 @@ fn p13_chunks_stream_both_ways_without_waiting_for_the_end() {
             assert_eq!(app.chunk().await?.as_deref(), Some(text.as_bytes()));
             slowest = slowest.max(from.elapsed());
         }
-        assert!(slowest < Duration::from_millis(100), "a round took {slowest:?}");
+        assert!(
+            slowest < Duration::from_millis(100),
+            "a round took {slowest:?}"
+        );
         app.send("0\r\n\r\n").await?;
         assert_eq!(server.chunk().await?, None);
         server.send("0\r\n\r\n").await?;
         assert_eq!(app.chunk().await?, None);
         // The client's connection is good for more; the server's may be another one.
         app.send("GET /again HTTP/1.1\r\nHost: web\r\n\r\n").await?;
-        assert_eq!(way.listener.accept().await?.head().await?.first, "GET /again HTTP/1.1");
+        assert_eq!(
+            way.listener.accept().await?.head().await?.first,
+            "GET /again HTTP/1.1"
+        );
         Ok(())
     });
 }
@@ -148,14 +211,38 @@ fn p13_chunks_stream_both_ways_without_waiting_for_the_end() {
 fn p14_framing_fields_are_equal_on_both_sides() {
     // Request and response as sent; the fields of framing must arrive as they are.
     let exchanges = [
-        ("GET / HTTP/1.1\r\nHost: web\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
-        ("POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n"),
-        ("HEAD / HTTP/1.1\r\nHost: web\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 123\r\n\r\n"),
-        ("GET / HTTP/1.1\r\nHost: web\r\n\r\n", "HTTP/1.1 304 Not Modified\r\ncontent-length: 77\r\n\r\n"),
-        ("DELETE / HTTP/1.1\r\nHost: web\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"),
-        ("POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"),
-        ("HEAD / HTTP/1.1\r\nHost: web\r\n\r\n", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"),
-        ("GET /last HTTP/1.1\r\nHost: web\r\n\r\n", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (
+            "GET / HTTP/1.1\r\nHost: web\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\n\r\n",
+        ),
+        (
+            "HEAD / HTTP/1.1\r\nHost: web\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 123\r\n\r\n",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: web\r\n\r\n",
+            "HTTP/1.1 304 Not Modified\r\ncontent-length: 77\r\n\r\n",
+        ),
+        (
+            "DELETE / HTTP/1.1\r\nHost: web\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 3\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        ),
+        (
+            "HEAD / HTTP/1.1\r\nHost: web\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        ),
+        (
+            "GET /last HTTP/1.1\r\nHost: web\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
     ];
     let framing = |head: &weft_e2e::Head| {
         let field = |name| head.field(name).map(str::to_owned);
@@ -178,9 +265,17 @@ fn p14_framing_fields_are_equal_on_both_sides() {
             let (sent, arrived) = (head_of(response), app.head().await?);
             if request.starts_with("HEAD") && sent.field("transfer-encoding").is_some() {
                 // A transfer coding without a body may be left out (RFC 9112 section 6.1); nothing may be made up.
-                assert_eq!(arrived.field("content-length"), None, "{request:?} {response:?}");
+                assert_eq!(
+                    arrived.field("content-length"),
+                    None,
+                    "{request:?} {response:?}"
+                );
             } else {
-                assert_eq!(framing(&arrived), framing(&sent), "{request:?} {response:?}");
+                assert_eq!(
+                    framing(&arrived),
+                    framing(&sent),
+                    "{request:?} {response:?}"
+                );
             }
             if !request.starts_with("HEAD") && sent.status() == 200 {
                 let body = app.body(&arrived).await?;
@@ -198,10 +293,14 @@ fn head_of(text: &str) -> weft_e2e::Head {
 #[test]
 fn expect_100_continue_is_decided_by_the_server() {
     over_each_hop(async |way| {
-        let head = "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+        let head =
+            "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
         let (mut app, mut server) = way.begin(head).await?;
         let seen = server.head().await?;
-        assert_eq!((seen.field("expect"), seen.field("content-length")), (Some("100-continue"), Some("4")));
+        assert_eq!(
+            (seen.field("expect"), seen.field("content-length")),
+            (Some("100-continue"), Some("4"))
+        );
         server.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
         assert_eq!(app.head().await?.status(), 100);
         app.send("body").await?;
@@ -215,11 +314,31 @@ fn expect_100_continue_is_decided_by_the_server() {
 #[test]
 fn a_refused_expectation_is_passed_on() {
     over_each_hop(async |way| {
-        let head = "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+        let head =
+            "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
         let (mut app, mut server) = way.begin(head).await?;
         server.head().await?;
-        server.send("HTTP/1.1 417 Expectation Failed\r\ncontent-length: 0\r\n\r\n").await?;
+        server
+            .send("HTTP/1.1 417 Expectation Failed\r\ncontent-length: 0\r\n\r\n")
+            .await?;
         assert_eq!(app.head().await?.status(), 417);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_server_that_ignores_the_expectation_gets_the_body_all_the_same() {
+    over_each_hop(async |way| {
+        let head = "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+        let (mut app, mut server) = way.begin(&format!("{head}body")).await?;
+        server.head().await?;
+        assert_eq!(server.exactly(4).await?, b"body");
+        server.send(OK).await?;
+        let mut answer = app.message().await?;
+        if answer.head.status() == 100 {
+            answer = app.message().await?;
+        }
+        assert_eq!(answer.text(), "ok");
         Ok(())
     });
 }
@@ -230,7 +349,10 @@ fn curl_uploads_and_downloads_with_all_its_defaults() {
         let size = 1_500_000;
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), "x".repeat(size))?;
-        let (url, data) = (format!("http://{}/up", way.to), format!("@{}", file.path().display()));
+        let (url, data) = (
+            format!("http://{}/up", way.to),
+            format!("@{}", file.path().display()),
+        );
         let arguments = ["--data-binary", &data, "-w", "%{http_code}", &url];
         let curl = way.client.curl(&arguments);
         let server = async {
@@ -240,7 +362,12 @@ fn curl_uploads_and_downloads_with_all_its_defaults() {
                 server.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
             }
             assert_eq!(server.body(&head).await?.len(), size);
-            server.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n{}", "y".repeat(size))).await
+            server
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n{}",
+                    "y".repeat(size)
+                ))
+                .await
         };
         let (output, served) = tokio::join!(curl, server);
         served?;
@@ -259,10 +386,16 @@ fn hop_by_hop_fields_stay_on_their_hop() {
         for gone in ["connection", "x-hop", "keep-alive", "proxy-connection"] {
             assert_eq!(head.field(gone), None, "{gone}: {head:?}");
         }
-        assert_eq!((head.field("x-end"), head.field("upgrade-insecure-requests")), (Some("2"), Some("1")));
+        assert_eq!(
+            (head.field("x-end"), head.field("upgrade-insecure-requests")),
+            (Some("2"), Some("1"))
+        );
         server.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: x-hop\r\nx-hop: 1\r\nx-end: 2\r\n\r\n").await?;
         let head = app.head().await?;
-        assert_eq!((head.field("x-hop"), head.field("x-end")), (None, Some("2")));
+        assert_eq!(
+            (head.field("x-hop"), head.field("x-end")),
+            (None, Some("2"))
+        );
         Ok(())
     });
 }
@@ -272,12 +405,23 @@ fn nothing_of_the_mesh_reaches_the_application() {
     over_each_hop(async |way| {
         let (mut app, mut server) = way.begin("GET / HTTP/1.1\r\nHost: web\r\n\r\n").await?;
         let head = server.head().await?;
-        let ours = head.fields.iter().filter(|(name, _)| name.starts_with("l5d-")).map(|(name, _)| name.as_str());
-        let wanted: &[&str] = if way.hop == Hop::Both { &["l5d-client-id"] } else { &[] };
+        let ours = head
+            .fields
+            .iter()
+            .filter(|(name, _)| name.starts_with("l5d-"))
+            .map(|(name, _)| name.as_str());
+        let wanted: &[&str] = if way.hop == Hop::Both {
+            &["l5d-client-id"]
+        } else {
+            &[]
+        };
         assert_eq!(ours.collect::<Vec<_>>(), wanted);
         server.send(OK).await?;
         let head = app.message().await?.head;
-        assert!(!head.fields.iter().any(|(name, _)| name.starts_with("l5d-")), "{head:?}");
+        assert!(
+            !head.fields.iter().any(|(name, _)| name.starts_with("l5d-")),
+            "{head:?}"
+        );
         Ok(())
     });
 }
@@ -290,7 +434,10 @@ fn p26_a_forged_client_id_is_replaced_by_the_verified_one() {
         let head = server.head().await?;
         let seen: Vec<&str> = head.all("l5d-client-id").collect();
         match way.hop {
-            Hop::Both => assert_eq!(seen, ["client.demo.serviceaccount.identity.linkerd.cluster.local"]),
+            Hop::Both => assert_eq!(
+                seen,
+                ["client.demo.serviceaccount.identity.linkerd.cluster.local"]
+            ),
             Hop::ServerOnly => assert!(seen.is_empty(), "{seen:?}"),
             // Nobody vouches for it where the server has no proxy.
             Hop::ClientOnly => {}
@@ -306,19 +453,32 @@ fn p21_large_heads_pass_up_to_128_kib_and_get_431_above() {
         let mut server = None;
         for kib in [8, 15, 17, 64, 120] {
             let value = "v".repeat(kib << 10);
-            app.send(format!("GET / HTTP/1.1\r\nHost: web\r\nx-large: {value}\r\n\r\n")).await?;
+            app.send(format!(
+                "GET / HTTP/1.1\r\nHost: web\r\nx-large: {value}\r\n\r\n"
+            ))
+            .await?;
             let server = match &mut server {
                 Some(server) => server,
                 none => none.insert(way.listener.accept().await?),
             };
             let head = server.head().await?;
             assert_eq!(head.field("x-large").map(str::len), Some(value.len()));
-            server.send(format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-large: {value}\r\n\r\n")).await?;
-            assert_eq!(app.head().await?.field("x-large").map(str::len), Some(value.len()));
+            server
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-large: {value}\r\n\r\n"
+                ))
+                .await?;
+            assert_eq!(
+                app.head().await?.field("x-large").map(str::len),
+                Some(value.len())
+            );
         }
         for kib in [200, 600] {
             let mut app = way.connect().await?;
-            let request = format!("GET / HTTP/1.1\r\nHost: web\r\nx-large: {}\r\n\r\n", "v".repeat(kib << 10));
+            let request = format!(
+                "GET / HTTP/1.1\r\nHost: web\r\nx-large: {}\r\n\r\n",
+                "v".repeat(kib << 10)
+            );
             // The answer may come before all of it is taken.
             let _ = app.send(request).await;
             assert_eq!(app.head().await?.status(), 431, "{kib} KiB");
@@ -330,12 +490,23 @@ fn p21_large_heads_pass_up_to_128_kib_and_get_431_above() {
 #[test]
 fn p21_long_targets_and_many_fields_pass() {
     over_each_hop(async |way| {
-        let (target, fields) = ("q".repeat(9 << 10), (0..150).map(|n| format!("x-{n}: {n}\r\n")).collect::<String>());
+        let (target, fields) = (
+            "q".repeat(9 << 10),
+            (0..150)
+                .map(|n| format!("x-{n}: {n}\r\n"))
+                .collect::<String>(),
+        );
         let request = format!("GET /?{target} HTTP/1.1\r\nHost: web\r\n{fields}\r\n");
         let (_app, mut server) = way.begin(&request).await?;
         let head = server.head().await?;
         assert_eq!(head.first.len(), "GET /? HTTP/1.1".len() + target.len());
-        assert_eq!(head.fields.iter().filter(|(name, _)| name.starts_with("x-")).count(), 150);
+        assert_eq!(
+            head.fields
+                .iter()
+                .filter(|(name, _)| name.starts_with("x-"))
+                .count(),
+            150
+        );
         Ok(())
     });
 }

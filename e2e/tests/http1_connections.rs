@@ -36,12 +36,16 @@ fn p25_pipelined_requests_are_answered_in_order() {
                 1 => server.head().await?,
                 _ => next(way, &mut server).await?,
             };
-            assert_eq!(head.first.split(' ').nth(1), Some(format!("/{number}").as_str()));
+            assert_eq!(
+                head.first.split(' ').nth(1),
+                Some(format!("/{number}").as_str())
+            );
             if number == 1 {
                 sleep(Duration::from_millis(300)).await;
             }
             let body = if number == 2 { "" } else { "x" };
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\nx-number: {number}\r\n\r\n");
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\nx-number: {number}\r\n\r\n");
             server.send(head + body).await?;
         }
         for number in ["1", "2", "3"] {
@@ -72,7 +76,9 @@ fn p15_a_client_that_says_close_is_answered_close_and_closed() {
         let request = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
         let (mut app, mut server) = way.begin(request).await?;
         server.head().await?;
-        server.send("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await?;
+        server
+            .send("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+            .await?;
         let answer = app.message().await?;
         assert_eq!(answer.head.field("connection"), Some("close"));
         assert_eq!(answer.text(), "ok");
@@ -86,7 +92,9 @@ fn a_server_that_closes_after_its_answer_does_not_close_the_client() {
         let (mut app, mut server) = way.begin(GET).await?;
         for round in 0..3 {
             server.head().await?;
-            server.send("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await?;
+            server
+                .send("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+                .await?;
             drop(server);
             assert_eq!(app.message().await?.text(), "ok", "round {round}");
             app.send(GET).await?;
@@ -101,7 +109,9 @@ fn a_body_that_ends_with_the_servers_connection_is_whole() {
     over_each_hop(async |way| {
         let (mut app, mut server) = way.begin(GET).await?;
         server.head().await?;
-        server.send(format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(100_000))).await?;
+        server
+            .send(format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(100_000)))
+            .await?;
         drop(server);
         assert_eq!(app.message().await?.body.len(), 100_000);
         Ok(())
@@ -114,12 +124,20 @@ fn a_body_that_breaks_off_is_not_made_whole() {
         for head in ["content-length: 100", "transfer-encoding: chunked"] {
             let (mut app, mut server) = way.begin(GET).await?;
             server.head().await?;
-            server.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nhello\r\n")).await?;
+            server
+                .send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n5\r\nhello\r\n"))
+                .await?;
             assert_eq!(app.head().await?.status(), 200);
             app.exactly(10).await?;
             server.reset()?;
             let rest = app.rest().await;
-            assert!(rest.is_err() || rest.as_ref().is_ok_and(|rest| !rest.ends_with(b"0\r\n\r\n")), "{head}: {rest:?}");
+            assert!(
+                rest.is_err()
+                    || rest
+                        .as_ref()
+                        .is_ok_and(|rest| !rest.ends_with(b"0\r\n\r\n")),
+                "{head}: {rest:?}"
+            );
         }
         Ok(())
     });
@@ -144,7 +162,12 @@ fn closing_idle(way: &Way, idle: Duration) -> anyhow::Result<Arc<AtomicUsize>> {
 }
 
 /// Sends requests on one connection, each after a pause of about `idle`; gives back how many had which answer.
-async fn at_intervals(way: &Way, request: &str, idle: Duration, rounds: u32) -> anyhow::Result<(usize, usize)> {
+async fn at_intervals(
+    way: &Way,
+    request: &str,
+    idle: Duration,
+    rounds: u32,
+) -> anyhow::Result<(usize, usize)> {
     let (mut app, mut good, mut bad) = (way.connect().await?, 0, 0);
     for round in 0..rounds {
         app.send(request).await?;
@@ -157,7 +180,10 @@ async fn at_intervals(way: &Way, request: &str, idle: Duration, rounds: u32) -> 
             app = way.connect().await?;
         }
         // From 1.5 ms too early to 1.5 ms too late.
-        sleep(idle + Duration::from_micros(u64::from(round % 31) * 100) - Duration::from_micros(1500)).await;
+        sleep(
+            idle + Duration::from_micros(u64::from(round % 31) * 100) - Duration::from_micros(1500),
+        )
+        .await;
     }
     Ok((good, bad))
 }
@@ -181,7 +207,10 @@ fn p16_a_post_is_never_sent_twice() {
         let post = "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1\r\n\r\nx";
         let (good, bad) = at_intervals(way, post, idle, 200).await?;
         let served = served.load(Ordering::Relaxed);
-        assert_eq!(good, served, "each answer is of a request that was processed once; {bad} were lost");
+        assert_eq!(
+            good, served,
+            "each answer is of a request that was processed once; {bad} were lost"
+        );
         assert!(bad < 60, "{bad} of 200 lost");
         Ok(())
     });
@@ -196,7 +225,12 @@ fn p16_a_connection_that_was_closed_after_the_answer_is_not_used_again() {
             wire.send(OK).await
         });
         let mut app = way.connect().await?;
-        for request in [GET, "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1\r\n\r\nx"].repeat(25) {
+        for request in [
+            GET,
+            "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1\r\n\r\nx",
+        ]
+        .repeat(25)
+        {
             app.send(request).await?;
             assert_eq!(app.message().await?.head.status(), 200);
         }
@@ -212,9 +246,14 @@ fn p05_connect_reaches_the_forward_proxy_unchanged() {
         let head = server.head().await?;
         assert_eq!(head.first, "CONNECT www.example.com:443 HTTP/1.1");
         assert_eq!(head.field("host"), Some("www.example.com:443"));
-        server.send("HTTP/1.1 200 Connection established\r\n\r\n").await?;
+        server
+            .send("HTTP/1.1 200 Connection established\r\n\r\n")
+            .await?;
         let head = app.head().await?;
-        assert_eq!((head.status(), head.field("transfer-encoding")), (200, None));
+        assert_eq!(
+            (head.status(), head.field("transfer-encoding")),
+            (200, None)
+        );
         tunnel(&mut app, &mut server).await?;
         server.finish().await?;
         assert!(app.rest().await?.is_empty());
@@ -228,7 +267,9 @@ fn p05_a_refused_connect_is_an_ordinary_answer() {
         let request = "CONNECT www.example.com:443 HTTP/1.1\r\nHost: www.example.com:443\r\n\r\n";
         let (mut app, mut server) = way.begin(request).await?;
         server.head().await?;
-        server.send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno").await?;
+        server
+            .send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno")
+            .await?;
         let answer = app.message().await?;
         assert_eq!((answer.head.status(), answer.text().as_str()), (403, "no"));
         Ok(())
@@ -241,8 +282,16 @@ fn p07_tunnels_work_when_one_end_speaks_1_0() {
         over_each_hop(async |way| {
             let request = format!("CONNECT h:443 HTTP/{request}\r\nHost: h:443\r\n\r\n");
             let (mut app, mut server) = way.begin(&request).await?;
-            assert!(server.head().await?.first.starts_with("CONNECT h:443 HTTP/1."));
-            server.send(format!("HTTP/{answer} 200 Connection established\r\n\r\n")).await?;
+            assert!(
+                server
+                    .head()
+                    .await?
+                    .first
+                    .starts_with("CONNECT h:443 HTTP/1.")
+            );
+            server
+                .send(format!("HTTP/{answer} 200 Connection established\r\n\r\n"))
+                .await?;
             assert_eq!(app.head().await?.status(), 200);
             tunnel(&mut app, &mut server).await
         });
@@ -273,12 +322,23 @@ async fn upgraded(way: &Way) -> anyhow::Result<(Wire, Wire)> {
     let (mut app, mut server) = way.begin(UPGRADE).await?;
     let head = server.head().await?;
     assert_eq!(head.field("upgrade"), Some("websocket"), "{head:?}");
-    assert!(head.field("connection").is_some_and(|v| v.to_ascii_lowercase().contains("upgrade")), "{head:?}");
+    assert!(
+        head.field("connection")
+            .is_some_and(|v| v.to_ascii_lowercase().contains("upgrade")),
+        "{head:?}"
+    );
     assert_eq!(head.field("sec-websocket-key"), Some("abc"));
     server.send(SWITCHING).await?;
     let head = app.head().await?;
-    assert_eq!((head.status(), head.field("upgrade")), (101, Some("websocket")));
-    assert!(head.field("connection").is_some_and(|v| v.eq_ignore_ascii_case("upgrade")), "{head:?}");
+    assert_eq!(
+        (head.status(), head.field("upgrade")),
+        (101, Some("websocket"))
+    );
+    assert!(
+        head.field("connection")
+            .is_some_and(|v| v.eq_ignore_ascii_case("upgrade")),
+        "{head:?}"
+    );
     Ok((app, server))
 }
 
@@ -309,7 +369,9 @@ fn p22_bytes_sent_right_after_the_switch_are_not_lost() {
     over_each_hop(async |way| {
         let (mut app, mut server) = way.begin(UPGRADE).await?;
         server.head().await?;
-        server.send(format!("{SWITCHING}hello from the server\n")).await?;
+        server
+            .send(format!("{SWITCHING}hello from the server\n"))
+            .await?;
         assert_eq!(app.head().await?.status(), 101);
         assert_eq!(app.line().await?, "hello from the server");
         Ok(())
@@ -319,8 +381,16 @@ fn p22_bytes_sent_right_after_the_switch_are_not_lost() {
 #[test]
 fn p22_an_upgrade_reaches_an_endpoint_behind_a_transport_header() {
     let manifests = weft_e2e::Manifests::default()
-        .annotated_service("web", &[(80, 8080)], &[("config.linkerd.io/opaque-ports", "80")])
-        .annotated_pod("web", &[8080], &[("config.linkerd.io/opaque-ports", "8080")])
+        .annotated_service(
+            "web",
+            &[(80, 8080)],
+            &[("config.linkerd.io/opaque-ports", "80")],
+        )
+        .annotated_pod(
+            "web",
+            &[8080],
+            &[("config.linkerd.io/opaque-ports", "8080")],
+        )
         .pod("client", &[]);
     weft_e2e::mesh(manifests, async |net| {
         let (web, client) = (net.start("web").await?, net.start("client").await?);
@@ -332,7 +402,12 @@ fn p22_an_upgrade_reaches_an_endpoint_behind_a_transport_header() {
         server.send(SWITCHING).await?;
         assert_eq!(app.head().await?.status(), 101);
         tunnel(&mut app, &mut server).await?;
-        web.metric("tcp_open_total", &[("direction", "inbound"), ("peer", "src"), ("tls", "true")], 1.0).await?;
+        web.metric(
+            "tcp_open_total",
+            &[("direction", "inbound"), ("peer", "src"), ("tls", "true")],
+            1.0,
+        )
+        .await?;
         Ok(())
     });
 }

@@ -38,15 +38,38 @@ fn a_request_keeps_its_target_and_fields() {
         let (response, _) = client.send(request, true).await?;
         let mut server = server(way).await?;
         let (seen, mut respond) = server.accept().await?;
-        assert_eq!(seen.uri().to_string(), "http://other.example:81/a//b?c=%20d");
+        assert_eq!(
+            seen.uri().to_string(),
+            "http://other.example:81/a//b?c=%20d"
+        );
         let ones: Vec<&HeaderValue> = seen.headers().get_all("x-one").iter().collect();
         assert_eq!(ones, ["1", "2"]);
         assert_eq!(seen.headers()["cookie"], "a=b");
-        assert!(!seen.headers().contains_key("l5d-orig-proto"), "{:?}", seen.headers());
-        respond.send_response(Response::builder().status(418).header("x-two", "3").body(())?, true)?;
+        assert!(
+            !seen.headers().contains_key("l5d-orig-proto"),
+            "{:?}",
+            seen.headers()
+        );
+        respond.send_response(
+            Response::builder()
+                .status(418)
+                .header("x-two", "3")
+                .body(())?,
+            true,
+        )?;
         let response = head(response).await?;
-        assert_eq!((response.status().as_u16(), &response.headers()["x-two"]), (418, &HeaderValue::from_static("3")));
-        assert!(!response.headers().keys().any(|name| name.as_str().starts_with("l5d-")), "{:?}", response.headers());
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["x-two"]),
+            (418, &HeaderValue::from_static("3"))
+        );
+        assert!(
+            !response
+                .headers()
+                .keys()
+                .any(|name| name.as_str().starts_with("l5d-")),
+            "{:?}",
+            response.headers()
+        );
         Ok(())
     });
 }
@@ -55,7 +78,9 @@ fn a_request_keeps_its_target_and_fields() {
 fn p11_te_trailers_arrives() {
     over_each_hop(async |way| {
         let client = client(way).await?;
-        let request = Request::post("http://web/").header("te", "trailers").body(())?;
+        let request = Request::post("http://web/")
+            .header("te", "trailers")
+            .body(())?;
         let (_response, _stream) = client.send(request, false).await?;
         let (seen, _respond) = server(way).await?.accept().await?;
         assert_eq!(seen.headers()["te"], "trailers");
@@ -69,17 +94,28 @@ fn trailers_pass_in_both_directions() {
         let client = client(way).await?;
         let (response, mut stream) = client.send(post("/")?, false).await?;
         stream.send_data(Bytes::from_static(b"up"), false)?;
-        let trailer = |value| HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static(value))]);
+        let trailer = |value| {
+            HeaderMap::from_iter([(
+                HeaderName::from_static("x-sum"),
+                HeaderValue::from_static(value),
+            )])
+        };
         stream.send_trailers(trailer("1"))?;
         let mut server = server(way).await?;
         let (seen, mut respond) = server.accept().await?;
         let (body, trailers) = read_body(seen.into_body()).await?;
-        assert_eq!((body.as_slice(), trailers), (b"up".as_slice(), Some(trailer("1"))));
+        assert_eq!(
+            (body.as_slice(), trailers),
+            (b"up".as_slice(), Some(trailer("1")))
+        );
         let mut stream = respond.send_response(Response::new(()), false)?;
         stream.send_data(Bytes::from_static(b"down"), false)?;
         stream.send_trailers(trailer("2"))?;
         let (body, trailers) = read_body(head(response).await?.into_body()).await?;
-        assert_eq!((body.as_slice(), trailers), (b"down".as_slice(), Some(trailer("2"))));
+        assert_eq!(
+            (body.as_slice(), trailers),
+            (b"down".as_slice(), Some(trailer("2")))
+        );
         Ok(())
     });
 }
@@ -88,7 +124,11 @@ fn trailers_pass_in_both_directions() {
 fn p21_large_heads_pass_and_too_large_ones_end_only_their_stream() {
     over_each_hop(async |way| {
         let client = client(way).await?;
-        let large = |kib: usize| Request::get("http://web/").header("x-large", "v".repeat(kib << 10)).body(());
+        let large = |kib: usize| {
+            Request::get("http://web/")
+                .header("x-large", "v".repeat(kib << 10))
+                .body(())
+        };
         let (first, _) = client.send(get("/first")?, true).await?;
         let mut server = server(way).await?;
         let (_, mut first_respond) = server.accept().await?;
@@ -96,14 +136,20 @@ fn p21_large_heads_pass_and_too_large_ones_end_only_their_stream() {
             let (response, _) = client.send(large(kib)?, true).await?;
             let (seen, mut respond) = server.accept().await?;
             assert_eq!(seen.headers()["x-large"].len(), kib << 10);
-            let large = Response::builder().header("x-large", "v".repeat(kib << 10)).body(())?;
+            let large = Response::builder()
+                .header("x-large", "v".repeat(kib << 10))
+                .body(())?;
             respond.send_response(large, true)?;
             assert_eq!(head(response).await?.headers()["x-large"].len(), kib << 10);
         }
         let (response, _) = client.send(large(200)?, true).await?;
         assert_eq!(head(response).await?.status(), 431);
         first_respond.send_response(Response::new(()), true)?;
-        assert_eq!(head(first).await?.status(), 200, "other streams are not affected");
+        assert_eq!(
+            head(first).await?.status(),
+            200,
+            "other streams are not affected"
+        );
         Ok(())
     });
 }
@@ -121,13 +167,29 @@ fn h13_a_cancelled_request_is_cancelled_at_the_server_and_is_no_failure() {
             stream.send_reset(Reason::CANCEL);
             drop((response, stream));
             let reset = std::future::poll_fn(|cx| respond.poll_reset(cx));
-            assert_eq!(timeout(Duration::from_secs(5), reset).await??, Reason::CANCEL);
+            assert_eq!(
+                timeout(Duration::from_secs(5), reset).await??,
+                Reason::CANCEL
+            );
         }
         keep_respond.send_response(Response::new(()), true)?;
-        assert_eq!(head(keep).await?.status(), 200, "other streams are not affected");
+        assert_eq!(
+            head(keep).await?.status(),
+            200,
+            "other streams are not affected"
+        );
         if way.hop != Hop::ServerOnly {
-            let page = way.client.metric("response_total", &[("direction", "outbound")], 1.0).await?;
-            assert_eq!(page.sum("response_total", &[("direction", "outbound"), ("classification", "failure")]), 0.0);
+            let page = way
+                .client
+                .metric("response_total", &[("direction", "outbound")], 1.0)
+                .await?;
+            assert_eq!(
+                page.sum(
+                    "response_total",
+                    &[("direction", "outbound"), ("classification", "failure")]
+                ),
+                0.0
+            );
         }
         Ok(())
     });
@@ -138,7 +200,11 @@ fn a_reset_by_the_server_reaches_the_client_with_its_reason() {
     over_each_hop(async |way| {
         let client = client(way).await?;
         let mut server_end = None;
-        for reason in [Reason::INTERNAL_ERROR, Reason::ENHANCE_YOUR_CALM, Reason::CANCEL] {
+        for reason in [
+            Reason::INTERNAL_ERROR,
+            Reason::ENHANCE_YOUR_CALM,
+            Reason::CANCEL,
+        ] {
             let (response, _) = client.send(get("/")?, true).await?;
             let server = match &mut server_end {
                 Some(server) => server,
@@ -146,7 +212,10 @@ fn a_reset_by_the_server_reaches_the_client_with_its_reason() {
             };
             let (_, mut respond) = server.accept().await?;
             respond.send_reset(reason);
-            let error = timeout(Duration::from_secs(5), response).await?.err().context("it was reset")?;
+            let error = timeout(Duration::from_secs(5), response)
+                .await?
+                .err()
+                .context("it was reset")?;
             assert_eq!(error.reason(), Some(reason));
         }
         Ok(())
@@ -165,7 +234,11 @@ fn a_reset_amid_the_body_breaks_the_body_off() {
         let mut body = head(response).await?.into_body();
         assert_eq!(body.data().await.context("data")??, "half");
         stream.send_reset(Reason::INTERNAL_ERROR);
-        let error = timeout(Duration::from_secs(5), body.data()).await?.context("no end")?.err().context("an error")?;
+        let error = timeout(Duration::from_secs(5), body.data())
+            .await?
+            .context("no end")?
+            .err()
+            .context("an error")?;
         assert_eq!(error.reason(), Some(Reason::INTERNAL_ERROR));
         Ok(())
     });
@@ -181,7 +254,11 @@ fn h14_an_http1_client_gets_502_at_once_when_the_carrying_stream_is_reset() {
         server.reset()?;
         let answer = app.message().await?;
         assert_eq!(answer.head.status(), 502);
-        assert!(from.elapsed() < Duration::from_millis(500), "{:?}", from.elapsed());
+        assert!(
+            from.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            from.elapsed()
+        );
         // What proxies say to each other is not for the application (contract 4.7).
         assert_eq!(answer.head.field("l5d-proxy-error"), None);
         idle(way).await
@@ -194,7 +271,10 @@ async fn idle(way: &Way) -> anyhow::Result<()> {
         let before = node.proxy_cpu().await?;
         sleep(Duration::from_millis(500)).await;
         let used = node.proxy_cpu().await? - before;
-        assert!(used <= Duration::from_millis(30), "{used:?} in half a second");
+        assert!(
+            used <= Duration::from_millis(30),
+            "{used:?} in half a second"
+        );
     }
     Ok(())
 }
@@ -204,7 +284,8 @@ fn a_goaway_moves_new_requests_and_lets_old_ones_finish() {
     over(Hop::ClientOnly, async |way| {
         let client = client(way).await?;
         let (old, _) = client.send(get("/old")?, true).await?;
-        let mut connection = h2::server::handshake(way.listener.accept().await?.into_stream()).await?;
+        let mut connection =
+            h2::server::handshake(way.listener.accept().await?.into_stream()).await?;
         let (_, mut respond) = connection.accept().await.context("a request")??;
         connection.graceful_shutdown();
         let driver = tokio::spawn(async move { while connection.accept().await.is_some() {} });
@@ -237,14 +318,19 @@ fn a_slow_reader_holds_the_sender_back_and_the_proxies_stay_small() {
         let mut taken = 0;
         while let Ok(sent) = timeout(Duration::from_millis(500), send_some(&mut stream)).await {
             taken += sent?;
-            assert!(taken < 64 << 20, "nobody reads, but {taken} bytes were taken");
+            assert!(
+                taken < 64 << 20,
+                "nobody reads, but {taken} bytes were taken"
+            );
         }
         let grown = memory(way).await?.saturating_sub(before);
         assert!(grown < 16 << 10, "the proxies grew by {grown} KiB");
         // And everything arrives once it is read.
         let mut read = 0;
         while read < taken {
-            let data = timeout(Duration::from_secs(5), body.data()).await?.context("no end")??;
+            let data = timeout(Duration::from_secs(5), body.data())
+                .await?
+                .context("no end")??;
             body.flow_control().release_capacity(data.len())?;
             read += data.len();
         }
@@ -254,7 +340,9 @@ fn a_slow_reader_holds_the_sender_back_and_the_proxies_stay_small() {
 
 async fn send_some(stream: &mut h2::SendStream<Bytes>) -> anyhow::Result<usize> {
     stream.reserve_capacity(16 << 10);
-    let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.context("the stream is open")??;
+    let room = std::future::poll_fn(|cx| stream.poll_capacity(cx))
+        .await
+        .context("the stream is open")??;
     stream.send_data(Bytes::from(vec![1; room]), false)?;
     Ok(room)
 }
@@ -272,14 +360,22 @@ fn a_slow_http1_reader_holds_the_sender_back_too() {
     over_each_hop(async |way| {
         let (mut app, mut server) = way.begin("GET / HTTP/1.1\r\nHost: web\r\n\r\n").await?;
         server.head().await?;
-        server.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await?;
+        server
+            .send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await?;
         app.head().await?;
         let before = memory(way).await?;
         let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
         let mut chunks = 0;
-        while timeout(Duration::from_millis(500), server.send(&chunk)).await.is_ok() {
+        while timeout(Duration::from_millis(500), server.send(&chunk))
+            .await
+            .is_ok()
+        {
             chunks += 1;
-            assert!(chunks < 1024, "nobody reads, but {chunks} chunks of 64 KiB were taken");
+            assert!(
+                chunks < 1024,
+                "nobody reads, but {chunks} chunks of 64 KiB were taken"
+            );
         }
         let grown = memory(way).await?.saturating_sub(before);
         assert!(grown < 16 << 10, "the proxies grew by {grown} KiB");
@@ -296,15 +392,39 @@ fn many_streams_share_a_connection_between_the_proxies() {
     over(Hop::Both, async |way| {
         weft_e2e::peers::http(way.listener.try_clone()?, "web");
         let url = format!("http://{}/?bytes=10", way.to);
-        let output = way.client.run("h2load", &["-n", "2000", "-c", "4", "-m", "16", &url]).await?;
-        assert!(output.stdout.contains("2000 succeeded, 0 failed, 0 errored"), "{output:?}");
+        let output = way
+            .client
+            .run("h2load", &["-n", "2000", "-c", "4", "-m", "16", &url])
+            .await?;
+        assert!(
+            output
+                .stdout
+                .contains("2000 succeeded, 0 failed, 0 errored"),
+            "{output:?}"
+        );
         assert!(output.stdout.contains("2000 2xx"), "{output:?}");
         let out = [("direction", "outbound"), ("classification", "success")];
         let page = way.client.metric("response_total", &out, 2000.0).await?;
-        let opened = page.sum("tcp_open_total", &[("direction", "outbound"), ("peer", "dst")]);
+        let opened = page.sum(
+            "tcp_open_total",
+            &[("direction", "outbound"), ("peer", "dst")],
+        );
         assert!(opened <= 4.0, "{opened} connections between the proxies");
-        let page = way.server.metric("response_total", &[("direction", "inbound"), ("tls", "true")], 2000.0).await?;
-        assert_eq!(page.sum("request_total", &[("direction", "inbound"), ("tls", "true")]), 2000.0);
+        let page = way
+            .server
+            .metric(
+                "response_total",
+                &[("direction", "inbound"), ("tls", "true")],
+                2000.0,
+            )
+            .await?;
+        assert_eq!(
+            page.sum(
+                "request_total",
+                &[("direction", "inbound"), ("tls", "true")]
+            ),
+            2000.0
+        );
         Ok(())
     });
 }
@@ -314,8 +434,21 @@ fn h2load_with_http1_succeeds_on_every_hop() {
     over_each_hop(async |way| {
         weft_e2e::peers::http(way.listener.try_clone()?, "web");
         let url = format!("http://{}/?bytes=10", way.to);
-        let output = way.client.run("h2load", &["--h1", "-n", "1000", "-c", "10", &url]).await?;
-        assert!(output.stdout.contains("1000 succeeded, 0 failed, 0 errored"), "{output:?}");
-        eventually("the proxy's sockets to the server stay few", Duration::from_secs(1), async || Ok(Some(()))).await
+        let output = way
+            .client
+            .run("h2load", &["--h1", "-n", "1000", "-c", "10", &url])
+            .await?;
+        assert!(
+            output
+                .stdout
+                .contains("1000 succeeded, 0 failed, 0 errored"),
+            "{output:?}"
+        );
+        eventually(
+            "the proxy's sockets to the server stay few",
+            Duration::from_secs(1),
+            async || Ok(Some(())),
+        )
+        .await
     });
 }

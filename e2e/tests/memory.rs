@@ -28,7 +28,12 @@ const PING: &[u8] = b"\0ping";
 
 /// Whether the proxy is a release build; otherwise the test is skipped.
 async fn released(node: &Node) -> anyhow::Result<bool> {
-    let release = node.metrics().await?.find("proxy_build_info", &[("profile", "release")]).next().is_some();
+    let release = node
+        .metrics()
+        .await?
+        .find("proxy_build_info", &[("profile", "release")])
+        .next()
+        .is_some();
     if !release {
         skip("the proxy is no release build: run `make build` and set WEFT_BIN_DIR");
     }
@@ -57,7 +62,9 @@ async fn settled(node: &Node) -> anyhow::Result<u64> {
 fn manifests() -> Manifests {
     let opaque = [("config.linkerd.io/opaque-ports", "9000")];
     let service = Manifests::default().annotated_service("tcp", &[(9000, 9000)], &opaque);
-    service.annotated_pod("tcp", &[9000], &opaque).pod("client", &[])
+    service
+        .annotated_pod("tcp", &[9000], &opaque)
+        .pod("client", &[])
 }
 
 #[test]
@@ -73,7 +80,9 @@ fn an_idle_proxy_needs_at_most_8_mb() {
         wire.exactly(PING.len()).await?;
         drop(wire);
         let (out, inn) = (settled(&client).await?, settled(&tcp).await?);
-        say(&format!("idle resident memory: {out} KiB (client's proxy), {inn} KiB (server's proxy)"));
+        say(&format!(
+            "idle resident memory: {out} KiB (client's proxy), {inn} KiB (server's proxy)"
+        ));
         ensure!(out <= IDLE && inn <= IDLE, "{out} and {inn} of {IDLE} KiB");
         Ok(())
     });
@@ -95,7 +104,9 @@ fn possible() -> anyhow::Result<u64> {
 fn ten_thousand_idle_connections_need_at_most_64_mb() {
     let count = possible().expect("limits can be read");
     if count < FEW {
-        return skip(&format!("only {count} connections are possible: raise the hard limit of open files (ulimit -Hn)"));
+        return skip(&format!(
+            "only {count} connections are possible: raise the hard limit of open files (ulimit -Hn)"
+        ));
     }
     mesh_with(Tuning::default(), manifests(), async |net| {
         let (tcp, client) = (net.start("tcp").await?, net.start("client").await?);
@@ -104,10 +115,17 @@ fn ten_thousand_idle_connections_need_at_most_64_mb() {
         }
         let _echo = tcp.peer("echo", 9000, &[]).await?;
         let before = (settled(&client).await?, settled(&tcp).await?);
-        let (places, mut tasks, mut wires) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new(), Vec::new());
+        let (places, mut tasks, mut wires) = (
+            Arc::new(Semaphore::new(AT_ONCE)),
+            JoinSet::new(),
+            Vec::new(),
+        );
         for _ in 0..count {
             let place = Arc::clone(&places).acquire_owned().await?;
-            let mut wire = client.connect("tcp:9000").await?.patient(Duration::from_secs(20));
+            let mut wire = client
+                .connect("tcp:9000")
+                .await?
+                .patient(Duration::from_secs(20));
             tasks.spawn(async move {
                 wire.send(PING).await?;
                 ensure!(wire.exactly(PING.len()).await? == PING, "the echo differs");
@@ -121,9 +139,17 @@ fn ten_thousand_idle_connections_need_at_most_64_mb() {
         while let Some(wire) = tasks.join_next().await {
             wires.push(wire??);
         }
-        let labels = [("peer", "src"), ("direction", "inbound"), ("tls", "true"), ("target_port", "9000")];
+        let labels = [
+            ("peer", "src"),
+            ("direction", "inbound"),
+            ("tls", "true"),
+            ("target_port", "9000"),
+        ];
         let open = tcp.metrics().await?.sum("tcp_open_connections", &labels);
-        ensure!(open as u64 == count, "{open} of {count} connections are open");
+        ensure!(
+            open as u64 == count,
+            "{open} of {count} connections are open"
+        );
         let after = (settled(&client).await?, settled(&tcp).await?);
         say(&format!(
             "{count} idle opaque connections over mutual TLS: {} KiB (client's proxy, {} before), {} KiB (server's, {} before)",
@@ -134,7 +160,10 @@ fn ten_thousand_idle_connections_need_at_most_64_mb() {
         ensure!(after.0 <= bar && after.1 <= bar, "{after:?} of {bar} KiB");
         let mut last = wires.pop().context("there are many")?;
         last.send(PING).await?;
-        ensure!(last.exactly(PING.len()).await? == PING, "an idle connection is of use");
+        ensure!(
+            last.exactly(PING.len()).await? == PING,
+            "an idle connection is of use"
+        );
         Ok(())
     });
 }

@@ -3,6 +3,7 @@
 
 pub mod body;
 pub mod client;
+pub mod expect;
 pub mod filter;
 pub mod h1;
 pub mod h2;

@@ -276,7 +276,7 @@ impl Inbound {
             port,
             drain,
         };
-        self.by_protocol(connection, &policy).await
+        Box::pin(self.by_protocol(connection, &policy)).await
     }
 
     /// Where the client meant to go: an address of this workload, else nobody's business.
@@ -335,7 +335,8 @@ impl Inbound {
         drain: drain::Watch,
     ) -> Result<(), InboundError> {
         let limit = self.context.settings.side.detect_timeout;
-        let (mut stream, tls) = self.terminate(stream, true).await?;
+        // Boxed, as all that is over soon: an idle connection is as large as its largest await.
+        let (mut stream, tls) = Box::pin(self.terminate(stream, true)).await?;
         if tls.identity().is_none() {
             return Err(DirectError::NotMutual.into());
         }

@@ -7,12 +7,12 @@ pub mod labels;
 pub mod tcp;
 
 use crate::error::Error;
-use crate::outbound::OutboundError;
 use balancer::BalancerMetrics;
 use http::HttpMetrics;
 use inbound::InboundMetrics;
 use labels::{Labels, With};
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use tcp::TcpMetrics;
 use weft_runtime::metrics::{Counter, Family, ProcessCollector, Registry};
 
@@ -34,26 +34,20 @@ pub struct OutboundMetrics {
 impl OutboundMetrics {
     /// Counts a request that the proxy answers itself.
     pub fn failed(&self, error: &Error) {
-        self.http_errors.resolve(&error_label(error.label())).inc();
+        self.http_errors.resolve(&error_labels(None, error.label())).inc();
     }
 
-    /// Counts a connection that the proxy ends.
-    pub fn connection_failed(&self, error: &OutboundError) {
-        let label = match error {
-            OutboundError::Refused(error) => error.label(),
-            OutboundError::Destination(_) => "unexpected",
-            OutboundError::Detect(_)
-            | OutboundError::Http1(_)
-            | OutboundError::Http2(_)
-            | OutboundError::Copy(_) => "i/o",
-        };
-        self.tcp_errors.resolve(&error_label(label)).inc();
+    /// Counts a connection to `target`, if that is known, that the proxy ends.
+    pub fn connection_failed(&self, target: Option<SocketAddr>, error: &'static str) {
+        self.tcp_errors.resolve(&error_labels(target, error)).inc();
     }
 }
 
-fn error_label(error: &'static str) -> With<1> {
+/// The labels of an error (contract 6.1).
+fn error_labels(target: Option<SocketAddr>, error: &'static str) -> With<1> {
+    let base = target.map_or_else(Labels::default, |target| Labels::build().target(target).done());
     With {
-        base: Labels::default(),
+        base,
         more: [("error", Cow::Borrowed(error))],
     }
 }

@@ -94,6 +94,17 @@ pub enum OutboundError {
     Copy(copy::CopyError),
 }
 
+impl OutboundError {
+    /// The value of the label `error` (contract 6.1).
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Refused(error) => error.label(),
+            Self::Destination(_) => "unexpected",
+            Self::Detect(_) | Self::Http1(_) | Self::Http2(_) | Self::Copy(_) => "i/o",
+        }
+    }
+}
+
 impl Outbound {
     /// Accepts connections, for as long as the process lives: while it drains, too, because the
     /// application may still need others to finish (case T14).
@@ -103,8 +114,17 @@ impl Outbound {
             let this = self.clone();
             let drain = drain.watch();
             tokio::spawn(async move {
-                if let Err(error) = this.connection(tcp, drain).await {
-                    this.context.metrics.connection_failed(&error);
+                let target = this.original_dst(&tcp);
+                let known = target.as_ref().ok().copied();
+                let served = match target {
+                    Ok(target) => this.connection(tcp, target, drain).await,
+                    Err(error) => {
+                        let _ = net::reset_on_close(&tcp);
+                        Err(error)
+                    }
+                };
+                if let Err(error) = served {
+                    this.context.metrics.connection_failed(known, error.label());
                     tracing::debug!(%client, %error, "outbound connection ended");
                 }
             });
@@ -115,12 +135,12 @@ impl Outbound {
     async fn connection(
         self: &Arc<Self>,
         tcp: TcpStream,
+        dst: SocketAddr,
         drain: drain::Watch,
     ) -> Result<(), OutboundError> {
         let settings = &self.context.settings;
         // A socket that cannot be configured has been closed already; reading it will tell.
         let _ = net::configure(&tcp, &settings.side.accept.socket);
-        let dst = self.original_dst(&tcp)?;
         let mut stream = Stream::plain(tcp);
         stream.count(self.context.metrics.tcp.series(source_labels(dst)).open());
 
@@ -194,6 +214,9 @@ impl Outbound {
     ) -> Result<(), OutboundError> {
         if let Some(reason) = route.refused {
             return Err(refuse(&mut stream, Error::NoBackend(reason.into())));
+        }
+        if route.backends.must_wait() {
+            Box::pin(route.backends.ready()).await;
         }
         let chosen = route.backends.choose(self.context.random());
         let connected = match chosen.map(|chosen| &chosen.backend) {

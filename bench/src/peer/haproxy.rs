@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use crate::wiring::{PROTOCOLS, Protocol, Side, Wiring};
 
-/// The configuration: one thread, TLS 1.3 with both sides authenticated, HTTP/2 between the two, no log.
+/// The configuration: one thread, TLS 1.3 with both sides authenticated, HTTP/2 between the two, no log;
+/// as many connections as the limit of descriptors allows.
 pub fn configuration(side: Side, wiring: &Wiring) -> String {
     let mut text = String::from(
-        "global\n  nbthread 1\n  maxconn 40000\n  tune.h2.max-concurrent-streams 256\n\
-         defaults\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n  maxconn 40000\n",
+        "global\n  nbthread 1\n\
+         defaults\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n",
     );
     for protocol in PROTOCOLS {
         let (bind, server) = match side {

@@ -2,12 +2,8 @@
 
 use std::path::Path;
 
+use crate::app::BODY;
 use crate::wiring::{Protocol, Side, Wiring};
-
-/// Bytes of the application's answer.
-pub const BODY: usize = 1024;
-/// Bytes of the application's answer to `/large`.
-pub const LARGE: usize = 1 << 20;
 
 /// What all configurations begin with: one process, no log, files in `folder`. `modules` holds `ngx_stream_module.so`.
 fn head(folder: &Path, stream: Option<&Path>) -> String {
@@ -29,17 +25,15 @@ fn http(folder: &Path) -> String {
     )
 }
 
-/// The application: 1 KiB at `/` and 1 MiB at `/large`, over HTTP/1.1 and, at the other port, over HTTP/2.
+/// The application instead of our own: 1 KiB over HTTP/1.1 and, at the other port, over HTTP/2.
 pub fn application(folder: &Path) -> String {
     let (h1, h2) = (Protocol::Http1.app_port(), Protocol::Http2.app_port());
     format!(
         "{}http {{\n{}default_type text/plain;\nserver {{\nlisten {h1};\nlisten {h2} http2;\n\
-         http2_max_concurrent_streams 1024;\nlocation / {{ return 200 \"{}\"; }}\n\
-         location /large {{ alias {}/large; }}\n}}\n}}\n",
+         http2_max_concurrent_streams 1024;\nlocation / {{ return 200 \"{}\"; }}\n}}\n}}\n",
         head(folder, None),
         http(folder),
         "x".repeat(BODY),
-        folder.display(),
     )
 }
 

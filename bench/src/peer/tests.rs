@@ -66,7 +66,7 @@ fn each_side_authenticates_the_other() {
 fn versions_name_no_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("it");
-    fs::write(&script, "#!/bin/sh\necho\necho /some/where/it version 1.2\n").expect("written");
+    fs::write(&script, "#!/bin/sh\necho\necho $0 version 1.2\n").expect("written");
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     assert_eq!(version(&script, "-v").as_deref(), Some("it version 1.2"));
 }

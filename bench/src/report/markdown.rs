@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::number;
 use crate::figures::{Metric, Results};
 use crate::stats::Spread;
-use crate::workload::{Unit, Workload};
+use crate::workload::Workload;
 
 /// Columns of a table, with their headings.
-const COLUMNS: [(Metric, &str); 13] = [
+const COLUMNS: [(Metric, &str); 14] = [
     (Metric::Rate, "/s"),
     (Metric::Cpu, "CPU µs, pair"),
     (Metric::CpuClient, "client side"),
@@ -19,6 +19,7 @@ const COLUMNS: [(Metric, &str); 13] = [
     (Metric::Idle, "MB idle"),
     (Metric::Loaded, "MB loaded"),
     (Metric::After, "MB after"),
+    (Metric::PerConnection, "KB a connection"),
     (Metric::Switches, "switches"),
     (Metric::Reads, "reads"),
     (Metric::Writes, "writes"),
@@ -50,10 +51,7 @@ fn table(results: &Results, workload: Workload) -> String {
         .iter()
         .filter(|(metric, _)| peers.iter().any(|peer| value(peer, *metric).is_some()))
         .collect();
-    let unit = match workload.unit() {
-        Unit::Request => "request",
-        Unit::Gigabyte => "GB",
-    };
+    let unit = workload.unit().name();
     let headings: Vec<&str> = columns.iter().map(|(_, heading)| *heading).collect();
     let mut text = format!("## {workload}: {}\n\n", workload.description());
     let _ = writeln!(text, "| unit: {unit} | {} | failed |", headings.join(" | "));

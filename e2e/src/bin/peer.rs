@@ -8,13 +8,17 @@ use weft_e2e::{Listener, grpc, peers};
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let kind = arguments.next().context("say what: sockets, http, slow, grpc, banner or echo")?;
+    let kind = arguments
+        .next()
+        .context("say what: sockets, http, slow, grpc, banner or echo")?;
     if kind == "sockets" {
         return weft_e2e::serve_sockets();
     }
     let port: u16 = arguments.next().context("say on which port")?.parse()?;
     let name = arguments.next().unwrap_or_default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let listener = Listener::new(std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?)?;
         match kind.as_str() {

@@ -2,6 +2,7 @@
 //! observer that sees a response's first byte and its end. Does not send bodies.
 
 use super::client::StreamGuard;
+use super::expect::Gate;
 use super::h1::UpstreamH1;
 use crate::metrics::http::{HttpSeries, Outcome};
 use crate::outbound::balance::Pending;
@@ -29,6 +30,8 @@ enum Kind {
     Declared(u64),
     /// From an HTTP/1 client, driven by the server connection.
     H1(hyper::body::Incoming),
+    /// The same, of a client that waits until its server wants it.
+    Held(Box<(hyper::body::Incoming, Gate)>),
     /// From an HTTP/1 server, whose connection this body drives.
     Upstream(Box<UpstreamH1>),
     H2(H2Body),
@@ -90,6 +93,11 @@ impl Body {
     /// The body of a request that an HTTP/1 server reads.
     pub fn h1(incoming: hyper::body::Incoming) -> Self {
         Kind::H1(incoming).into()
+    }
+
+    /// The same, not read before `gate` is open.
+    pub fn held(incoming: hyper::body::Incoming, gate: Gate) -> Self {
+        Kind::Held(Box::new((incoming, gate))).into()
     }
 
     /// The body of a response of an HTTP/1 server.
@@ -156,6 +164,13 @@ impl Body {
             Kind::H1(body) => Pin::new(body)
                 .poll_frame(cx)
                 .map(|f| f.map(|f| f.map_err(BodyError::from))),
+            Kind::Held(held) => {
+                let (body, gate) = &mut **held;
+                ready!(gate.poll_open(cx));
+                Pin::new(body)
+                    .poll_frame(cx)
+                    .map(|f| f.map(|f| f.map_err(BodyError::from)))
+            }
             Kind::Upstream(body) => body
                 .poll_frame(cx)
                 .map(|f| f.map(|f| f.map_err(BodyError::from))),
@@ -242,6 +257,7 @@ impl http_body::Body for Body {
             Kind::Empty => true,
             Kind::Full(_) | Kind::Declared(_) => false,
             Kind::H1(body) => body.is_end_stream(),
+            Kind::Held(held) => held.0.is_end_stream(),
             Kind::Upstream(body) => body.is_end_stream(),
             Kind::H2(body) => body.done || body.recv.is_end_stream(),
         }
@@ -253,6 +269,7 @@ impl http_body::Body for Body {
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Declared(length) => SizeHint::with_exact(*length),
             Kind::H1(body) => body.size_hint(),
+            Kind::Held(held) => held.0.size_hint(),
             Kind::Upstream(body) => body.size_hint(),
             Kind::H2(H2Body {
                 remaining: Some(n), ..

@@ -2,6 +2,7 @@
 //! connections that are shared, and how a request gets onto one. Does not choose addresses.
 
 use super::body::Body;
+use super::expect::Continue;
 use super::h1::{Connection as H1Connection, SendError as H1SendError, UpstreamH1};
 use super::{Http2Params, Limits, h2 as http2};
 use crate::connect::{ConnectError, Connector};
@@ -253,6 +254,7 @@ impl Client {
             if super::headers::is_upgrade(&request) {
                 connection.detach();
             }
+            let waits = Continue::of(&request);
             let sent = match request.body().is_empty() {
                 true => None,
                 false => Some(request.body_mut().watch_end()),
@@ -260,6 +262,8 @@ impl Client {
             let error = match connection.send(request).await {
                 Ok(response) => {
                     let sent = sent.is_none_or(|sent| sent.load(Ordering::Relaxed));
+                    // A body that is held back for good ends with the connection.
+                    let sent = sent || waits.is_some_and(|waits| waits.responded());
                     return Ok(self.response(response, connection, sent));
                 }
                 Err(error) => error,
@@ -277,7 +281,7 @@ impl Client {
         }
     }
 
-    /// `sent`: the request is known to have been sent in full.
+    /// `sent`: nothing more of the request will be sent.
     fn response(
         &self,
         response: Response<hyper::body::Incoming>,

@@ -3,6 +3,7 @@
 
 use super::body::Body;
 use super::client::IdleConnections;
+use super::expect::{Continue, Gate};
 use super::{Handler, Limits};
 use crate::stream::Stream;
 use bytes::Bytes;
@@ -32,7 +33,7 @@ pub async fn serve<H: Handler>(
 ) -> Result<(), hyper::Error> {
     let begun = Arc::new(Notify::new());
     let begins = begun.clone();
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         begins.notify_one();
         let size = head_size(&request);
         let too_large = size > limits.max_header_bytes;
@@ -44,7 +45,11 @@ pub async fn serve<H: Handler>(
             if too_large {
                 return Ok(head_too_large());
             }
-            let answer = handler.handle(request.map(Body::h1));
+            let request = match Continue::expected(&mut request) {
+                Some(wanted) => request.map(|body| Body::held(body, Gate::new(wanted))),
+                None => request.map(Body::h1),
+            };
+            let answer = handler.handle(request);
             answer.await.map(keep_length).map_err(Aborted)
         }
     });
@@ -156,7 +161,13 @@ impl Connection {
     ///
     /// # Errors
     /// See [`SendError`].
-    pub async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(
+        &mut self,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
+        if let Some(wanted) = Continue::of(&request) {
+            hyper::ext::on_informational(&mut request, move |said| wanted.informed(said.status()));
+        }
         let mut response = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             if let Some(driver) = &mut self.driver

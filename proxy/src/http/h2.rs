@@ -2,11 +2,12 @@
 //! is handled and both bodies are moved. Does not choose servers.
 
 use super::body::Body;
+use super::expect::Continue;
 use super::{Handler, Http2Params, KeepAlive};
 use crate::stream::Stream;
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -62,13 +63,23 @@ async fn serve_stream<H: Handler>(
 ) {
     let (head, recv) = request.into_parts();
     let body = Body::h2(&head.headers, recv);
-    let mut answer = pin!(handler.handle(Request::from_parts(head, body)));
+    let mut request = Request::from_parts(head, body);
+    let mut waits = Continue::expected(&mut request);
+    let mut answer = pin!(handler.handle(request));
     let answer = poll_fn(|cx| {
         // First: a request that was cancelled fails in other ways too, which mean nothing (case H13).
         if respond.poll_reset(cx).is_ready() {
             return Poll::Ready(None);
         }
-        answer.as_mut().poll(cx).map(Some)
+        let answer = answer.as_mut().poll(cx).map(Some);
+        if answer.is_pending() && waits.as_ref().is_some_and(|w| w.poll_wanted(cx).is_ready()) {
+            waits = None;
+            let mut go_on = Response::new(());
+            *go_on.status_mut() = StatusCode::CONTINUE;
+            // An error here means that the stream is gone, which shows soon.
+            let _ = respond.send_informational(go_on);
+        }
+        answer
     })
     .await;
     let response = match answer {
@@ -149,6 +160,7 @@ pub async fn send(
     connection: &mut h2::client::SendRequest<Bytes>,
     request: Request<Body>,
 ) -> Result<Response<Body>, h2::Error> {
+    let waits = Continue::of(&request);
     let (head, body) = request.into_parts();
     let end = body.is_empty();
     let (response, send) = connection.send_request(Request::from_parts(head, ()), end)?;
@@ -163,10 +175,15 @@ pub async fn send(
             if sending && upload.as_mut().poll(cx).is_ready() {
                 sending = false;
             }
+            if let Some(waits) = &waits
+                && let Poll::Ready(Some(Ok(said))) = response.poll_informational(cx)
+            {
+                waits.informed(said.status());
+            }
             response.as_mut().poll(cx)
         })
         .await?;
-        if sending {
+        if sending && !waits.is_some_and(|waits| waits.responded()) {
             tokio::spawn(upload);
         }
         response

@@ -5,7 +5,6 @@ use super::labels::{Labels, LabelsBuilder, TlsStatus, With};
 use super::tcp::{TcpMetrics, TcpSeries};
 use crate::convert::Meta;
 use crate::error::Error;
-use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -122,24 +121,13 @@ impl InboundMetrics {
 
     /// Counts a request that the proxy answers itself.
     pub fn failed(&self, error: &Error) {
-        let labels = With {
-            base: Labels::default(),
-            more: [("error", Cow::Borrowed(error.label()))],
-        };
+        let labels = super::error_labels(None, error.label());
         self.http_errors.resolve(&labels).inc();
     }
 
     /// Counts a connection that the proxy ends.
     pub fn connection_failed(&self, target: Option<SocketAddr>, error: &'static str) {
-        let base = match target {
-            Some(target) => Labels::build().target(target).done(),
-            None => Labels::default(),
-        };
-        let labels = With {
-            base,
-            more: [("error", Cow::Borrowed(error))],
-        };
-        self.tcp_errors.resolve(&labels).inc();
+        self.tcp_errors.resolve(&super::error_labels(target, error)).inc();
     }
 
     /// Counts a connection that policy allows, denies or ends.

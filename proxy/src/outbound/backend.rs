@@ -29,12 +29,12 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Whether a request would find an endpoint at once.
+    /// Whether a request would be answered without waiting for an endpoint.
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Service(service) => service.balancer.is_ready(),
-            Self::Address(_) => true,
-            Self::Missing(_) => false,
+            // What is missing fails its share, at once (contract 8.2): that share is not the others'.
+            Self::Address(_) | Self::Missing(_) => true,
         }
     }
 }

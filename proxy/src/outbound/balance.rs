@@ -86,6 +86,12 @@ impl Balancer {
         !self.set.lock().ready.is_empty()
     }
 
+    /// Waits until a request would find an endpoint; `false` if there is none in time (failfast).
+    pub async fn ready(&self) -> bool {
+        let deadline = Instant::now() + self.failfast;
+        self.pick(deadline, &mut true).await.is_ok()
+    }
+
     /// Sends a request to an endpoint, and to another one if the first cannot be reached.
     ///
     /// # Errors

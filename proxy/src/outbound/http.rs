@@ -71,6 +71,9 @@ impl Inner {
             .ok_or(Error::NoRoute)?;
         let random = || self.outbound.context.random();
         filter::on_request(&rule.filters, &mut request, random)?;
+        if rule.backends.must_wait() {
+            Box::pin(rule.backends.ready()).await;
+        }
         let chosen = rule.backends.choose(random());
         let chosen = chosen.ok_or_else(|| Error::NoBackend(policy.parent.name.clone()))?;
         filter::on_request(&chosen.filters, &mut request, random)?;

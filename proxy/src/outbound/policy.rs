@@ -5,6 +5,7 @@ use super::backend::{Backend, Backends};
 use super::balance::Traffic;
 use crate::convert::{self, ConvertError, Meta};
 use crate::http::filter::Filter;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use linkerd2_proxy_api::outbound as api;
 use std::sync::Arc;
 use weft_core::balance;
@@ -97,6 +98,35 @@ impl HttpRoutes {
 }
 
 impl Distribution {
+    /// Whether several backends are meant and none is ready.
+    pub fn must_wait(&self) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::First(backends) | Self::Random { backends, .. } => {
+                backends.len() > 1 && !backends.iter().any(|b| b.backend.is_ready())
+            }
+        }
+    }
+
+    /// Waits for the first backend that is ready, or until all have failed fast: nothing is to
+    /// wait for one backend while another is ready.
+    pub async fn ready(&self) {
+        let (backends, weights) = match self {
+            Self::Empty => return,
+            Self::First(backends) => (backends, None),
+            Self::Random { backends, weights } => (backends, Some(weights)),
+        };
+        let meant = |at| weights.and_then(|all| all.get(at)).is_none_or(|weight| *weight > 0);
+        let meant = backends.iter().enumerate().filter(|(at, _)| meant(*at));
+        let mut waits: FuturesUnordered<_> = meant
+            .filter_map(|(_, b)| match &b.backend {
+                Backend::Service(service) => Some(service.balancer.ready()),
+                Backend::Address(_) | Backend::Missing(_) => None,
+            })
+            .collect();
+        while let Some(false) = waits.next().await {}
+    }
+
     /// The backend for the next request or connection. When none is ready it is the one that
     /// would have been chosen if all were.
     pub fn choose(&self, random: u64) -> Option<&RuleBackend> {

@@ -172,7 +172,7 @@ async fn idle_connections_have_a_limit() {
     let (addr, _) = server(|io, _| answer_all(io, b"\r\n\r\n")).await;
     let client = client(addr);
     let max = client.settings.max_idle;
-    let requests = (0..max + 8).map(|_| ask(&client, request(Method::GET, ""), || {}));
+    let requests = (0..max + 8).map(|_| ask(&client, request(Method::GET, "")));
     for result in futures_util::future::join_all(requests).await {
         result.unwrap();
     }
