@@ -64,9 +64,11 @@ impl Continue {
     }
 
     fn decide(&self, verdict: u8) -> bool {
-        let State { verdict: now, waiting } = &*self.0;
+        let now = &self.0.verdict;
         let first = now.compare_exchange(UNDECIDED, verdict, Ordering::AcqRel, Ordering::Acquire);
-        waiting.wake();
+        if first.is_ok() {
+            self.0.waiting.wake();
+        }
         first.is_ok()
     }
 
