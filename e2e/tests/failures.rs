@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use nix::sys::signal::{Signal, kill};
 use tokio::time::{Instant, sleep};
-use weft_e2e::replicas::{Load, all_answer, fetch, get, idle, replicas, server, timed, web};
-use weft_e2e::{Client2, Head, Listener, Wire, eventually, mesh, peers};
+use weft_e2e::replicas::{Load, all_answer, fetch, get, idle, replicas, server, slice, timed, web};
+use weft_e2e::{Client2, Head, Listener, Net, Node, Wire, eventually, mesh, peers};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Neither HTTP nor TLS, and long enough to tell.
@@ -250,6 +250,49 @@ fn a_proxy_without_connections_ends_at_once() {
             async || Ok((!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
         eventually("the proxy has ended", 5 * SECOND, ended).await?;
         ensure!(told.elapsed() < SECOND, "only after {:?}", told.elapsed());
+        Ok(())
+    });
+}
+
+/// Kills the control plane, leaves only these replicas in the manifests, and waits until it is back and heard.
+async fn leave_while_away(net: &Net, nodes: &[Node], left: &[usize]) -> anyhow::Result<()> {
+    let pid = net.control_pid()?.context("the control plane runs")?;
+    kill(pid, Signal::SIGKILL)?;
+    net.apply("slice.yaml", &slice(nodes, left))?;
+    let new = async || Ok(net.control_pid()?.filter(|new| *new != pid));
+    eventually("the control plane is back", 5 * SECOND, new).await?;
+    sleep(2 * SECOND).await;
+    Ok(())
+}
+
+#[test]
+fn endpoints_that_leave_while_the_control_plane_is_away_are_gone_when_it_is_back() {
+    mesh(web(2), async |net| {
+        let client = net.start("client").await?;
+        let nodes = replicas(net, 2).await?;
+        net.apply("slice.yaml", &slice(&nodes, &[1, 2]))?;
+        all_answer(&client, 2).await?;
+        let load = Load::start(&client, "web:80", 1).await?;
+        leave_while_away(net, &nodes, &[2]).await?;
+        for _ in 0..20 {
+            let mut wire = client.connect("web:80").await?;
+            assert_eq!(server(&fetch(&mut wire, "/").await?)?, "web-2");
+        }
+        load.stop().await.map(drop)
+    });
+}
+
+#[test]
+#[ignore = "open: Get is silent without endpoints (contract 8.1), so a proxy that asks again keeps what it knew"]
+fn l07_the_last_endpoint_that_leaves_while_the_control_plane_is_away_is_gone_when_it_is_back() {
+    mesh(web(1), async |net| {
+        let client = net.start("client").await?;
+        let nodes = replicas(net, 1).await?;
+        net.apply("slice.yaml", &slice(&nodes, &[1]))?;
+        all_answer(&client, 1).await?;
+        let _used = client.connect("web:80").await?;
+        leave_while_away(net, &nodes, &[]).await?;
+        assert_eq!(timed(&client, "web:80").await?.0, 504);
         Ok(())
     });
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use weft_e2e::grpc::{EchoClient, Ping, serve};
-use weft_e2e::{Manifests, Way, mesh, over_each_hop};
+use weft_e2e::{Client2, Manifests, Node, Way, eventually, mesh, over_each_hop};
 
 async fn start(way: &Way) -> anyhow::Result<EchoClient> {
     tokio::spawn(serve(way.listener.try_clone()?, "one"));
@@ -169,6 +169,40 @@ fn grpc_status_is_counted() {
             ];
             assert_eq!(page.sum("response_total", &labels), 1.0, "{status} {class}");
         }
+        Ok(())
+    });
+}
+
+/// What a gRPC client sees of an answer that a proxy made.
+async fn refusal(client: &Node) -> anyhow::Result<http::Response<Vec<u8>>> {
+    let client = Client2::start(client.connect("web:80").await?).await?;
+    let request = http::Request::post("http://web/weft.e2e.Echo/Unary");
+    let request = request.header("content-type", "application/grpc").header("te", "trailers");
+    client.fetch(request.body(())?).await
+}
+
+#[test]
+fn h03_what_the_proxies_refuse_is_said_in_grpc() {
+    let manifests = Manifests::default().service("web", &[(80, 8080)]).pod("web", &[8080]).pod("client", &[]);
+    mesh(manifests, async |net| {
+        let client = net.start("client").await?;
+        let code = |response: &http::Response<Vec<u8>>| response.headers().get("grpc-status").cloned();
+        let nobody = refusal(&client).await?;
+        assert_eq!((nobody.status(), &nobody.headers()["content-type"]), (http::StatusCode::OK, &"application/grpc".parse()?));
+        // Contract 4.7: failfast is a deadline that was missed.
+        assert_eq!(code(&nobody), Some("4".parse()?), "{nobody:?}");
+        assert!(nobody.headers().contains_key("grpc-message"), "{nobody:?}");
+        let web = net.start("web").await?;
+        let listener = web.listen(8080).await?;
+        eventually("the endpoint is known", Duration::from_secs(5), async || {
+            client.connect("web:80").await?.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+            let page = client.metrics().await?;
+            Ok((page.sum("outbound_http_balancer_endpoints", &[("endpoint_state", "ready")]) >= 1.0).then_some(()))
+        })
+        .await?;
+        drop(listener);
+        let closed = refusal(&client).await?;
+        assert_eq!((closed.status(), code(&closed)), (http::StatusCode::OK, Some("14".parse()?)), "{closed:?}");
         Ok(())
     });
 }

@@ -136,6 +136,49 @@ fn p04_the_form_of_the_target_and_host_are_kept() {
 }
 
 #[test]
+fn p19_unusual_targets_have_one_fate_each() {
+    over_each_hop(async |way| {
+        way.listener.try_clone()?.serve(|mut wire| async move {
+            loop {
+                let seen = wire.message().await?.head.first;
+                wire.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{seen}", seen.len())).await?;
+            }
+        });
+        for odd in ["{a}", "\"a\"", "a|b", "a^b", "a[1]", "\u{e9}", "%zz", "a\\b", "<a>"] {
+            let line = format!("GET /{odd}?{odd} HTTP/1.1");
+            let mut fates = std::collections::BTreeSet::new();
+            for _ in 0..10 {
+                let mut app = way.connect().await?;
+                app.send(format!("{line}\r\nHost: web\r\n\r\n")).await?;
+                let answer = app.message().await?;
+                fates.insert((answer.head.status(), answer.text()));
+            }
+            let passed = fates == [(200, line.clone())].into();
+            let refused = fates == [(400, String::new())].into();
+            assert!(passed || refused, "{line:?}: {fates:?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn p01_netcat_as_a_client_of_1_0_is_served() {
+    over_each_hop(async |way| {
+        way.listener.try_clone()?.serve(|mut wire| async move {
+            wire.message().await?;
+            wire.send(OK).await
+        });
+        let (host, port) = way.to.split_once(':').unwrap_or_default();
+        let mut nc = way.client.spawn("nc", &[host, port])?;
+        nc.write(b"GET / HTTP/1.0\r\nHost: web\r\n\r\n").await?;
+        // It ends when the server has closed.
+        let output = nc.output(Duration::from_secs(5)).await?;
+        assert!(output.stdout.starts_with("HTTP/1.0 200 OK\r\n") && output.stdout.ends_with("ok"), "{output:?}");
+        Ok(())
+    });
+}
+
+#[test]
 fn p23_names_of_fields_keep_their_case_without_http2_between() {
     for hop in [Hop::ClientOnly, Hop::ServerOnly] {
         over(hop, async |way| {

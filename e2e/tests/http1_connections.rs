@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use weft_e2e::{Hop, Way, Wire, over, over_each_hop};
+use weft_e2e::{Hop, Manifests, Way, Wire, mesh, over, over_each_hop};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const GET: &str = "GET / HTTP/1.1\r\nHost: web\r\n\r\n";
@@ -380,34 +380,32 @@ fn p22_bytes_sent_right_after_the_switch_are_not_lost() {
 
 #[test]
 fn p22_an_upgrade_reaches_an_endpoint_behind_a_transport_header() {
-    let manifests = weft_e2e::Manifests::default()
-        .annotated_service(
-            "web",
-            &[(80, 8080)],
-            &[("config.linkerd.io/opaque-ports", "80")],
-        )
-        .annotated_pod(
-            "web",
-            &[8080],
-            &[("config.linkerd.io/opaque-ports", "8080")],
-        )
+    // The pod says that its port is opaque, the Service does not: the client's proxy reads HTTP, and tells the server's by
+    // a transport header that these are bytes.
+    let manifests = Manifests::default()
+        .service("web", &[(80, 8080)])
+        .annotated_pod("web", &[8080], &[("config.linkerd.io/opaque-ports", "8080")])
         .pod("client", &[]);
-    weft_e2e::mesh(manifests, async |net| {
+    mesh(manifests, async |net| {
         let (web, client) = (net.start("web").await?, net.start("client").await?);
         let listener = web.listen(8080).await?;
-        let mut app = client.connect("web:80").await?;
-        app.send(UPGRADE).await?;
-        let mut server = listener.accept().await?;
-        assert_eq!(server.head().await?.field("upgrade"), Some("websocket"));
-        server.send(SWITCHING).await?;
-        assert_eq!(app.head().await?.status(), 101);
-        tunnel(&mut app, &mut server).await?;
-        web.metric(
-            "tcp_open_total",
-            &[("direction", "inbound"), ("peer", "src"), ("tls", "true")],
-            1.0,
-        )
-        .await?;
+        for request in [GET, UPGRADE] {
+            let mut app = client.connect("web:80").await?;
+            app.send(request).await?;
+            let mut server = listener.accept().await?;
+            assert_eq!(server.head().await?.field("upgrade").is_some(), request == UPGRADE);
+            if request == GET {
+                server.send(OK).await?;
+                assert_eq!(app.message().await?.text(), "ok");
+                continue;
+            }
+            server.send(SWITCHING).await?;
+            assert_eq!(app.head().await?.status(), 101);
+            tunnel(&mut app, &mut server).await?;
+        }
+        client.metric("request_total", &[("direction", "outbound"), ("tls", "true")], 1.0).await?;
+        let both = [("direction", "inbound"), ("peer", "src"), ("tls", "true"), ("target_port", "8080")];
+        web.metric("tcp_open_total", &both, 1.0).await?;
         Ok(())
     });
 }

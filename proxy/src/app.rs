@@ -100,6 +100,9 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
         tokio::spawn(outbound.clone().serve(listener, signal.source()));
     }
     tracing::info!(id = %store.id(), "serving");
+    if let Err(error) = weft_runtime::memory::release_start_up_code() {
+        tracing::debug!(%error, "start-up code stays resident");
+    }
 
     end.await;
     match signal.drain(settings.runtime.shutdown_grace).await {

@@ -9,6 +9,7 @@ pub mod copy;
 pub mod drain;
 pub mod grpc;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod namespace;
 pub mod net;

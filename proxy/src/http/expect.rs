@@ -66,6 +66,7 @@ impl Continue {
     fn decide(&self, verdict: u8) -> bool {
         let now = &self.0.verdict;
         let first = now.compare_exchange(UNDECIDED, verdict, Ordering::AcqRel, Ordering::Acquire);
+        // Whoever waits is told once: a wake for nothing would make it spin.
         if first.is_ok() {
             self.0.waiting.wake();
         }
