@@ -78,7 +78,8 @@ async fn serve(stream: TcpStream, protocol: Protocol) {
         }
         Protocol::Http2 => {
             let mut served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            served.timer(TokioTimer::new()).max_concurrent_streams(1024);
+            // A generator that ends resets its streams, which proxies pass on; the next load must not suffer from that.
+            served.timer(TokioTimer::new()).max_concurrent_streams(1024).max_pending_accept_reset_streams(1024);
             let _ = served.serve_connection(TokioIo::new(stream), service).await;
         }
         Protocol::Opaque => drop(echo(stream).await),

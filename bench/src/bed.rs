@@ -19,7 +19,7 @@ use weft_identity::LocalAuthority;
 use crate::app;
 use crate::certificates;
 use crate::h2load::{self, ClosedLoop};
-use crate::peer::{Peer, Programs, nginx};
+use crate::peer::{Peer, Programs};
 use crate::wiring::{PROTOCOLS, Protocol, Side, Wiring};
 
 /// Namespace of both pods.
@@ -55,17 +55,6 @@ pub enum Pod {
     Outside,
 }
 
-/// Which application.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum App {
-    /// Our own, on all ports
-    Whole,
-    /// Our own, but for the port of bytes
-    WithoutOpaque,
-    /// nginx
-    Nginx,
-}
-
 /// Process ids of the two proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
@@ -76,13 +65,14 @@ pub struct Pair {
 }
 
 impl Bed {
-    /// Makes everything anew; requests pass when this returns. Call it from the thread that lives longest.
+    /// Makes everything anew; requests pass when this returns. Call it from the thread that lives longest. Without
+    /// `opaque` the application leaves its port for bytes to another program.
     ///
     /// # Errors
     /// What is missing or does not start; the ends of logs are part of it.
-    pub async fn open(peer: &Peer, programs: &Programs, app: App) -> anyhow::Result<Self> {
+    pub async fn open(peer: &Peer, programs: &Programs, opaque: bool) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?.keep();
-        let opened = Bed::open_in(peer, programs, app, &folder).await;
+        let opened = Bed::open_in(peer, programs, opaque, &folder).await;
         if opened.is_err() {
             // The mesh host removes it too, if there was one.
             let _ = std::fs::remove_dir_all(&folder);
@@ -90,7 +80,7 @@ impl Bed {
         opened
     }
 
-    async fn open_in(peer: &Peer, programs: &Programs, app: App, folder: &Path) -> anyhow::Result<Self> {
+    async fn open_in(peer: &Peer, programs: &Programs, opaque: bool, folder: &Path) -> anyhow::Result<Self> {
         let manifests = folder.join("manifests");
         std::fs::create_dir(&manifests)?;
         std::fs::write(manifests.join("bench.yaml"), objects(peer))?;
@@ -118,7 +108,7 @@ impl Bed {
             bench: programs.bench.clone(),
             folder: folder.to_owned(),
         };
-        if let Err(error) = bed.populate(app).await {
+        if let Err(error) = bed.populate(opaque).await {
             let (logs, name) = (logs(&bed.folder), bed.peer.name.clone());
             bed.close_quietly().await;
             return Err(error.context(format!("{name} does not come up; logs:\n{logs}\n")));
@@ -126,8 +116,8 @@ impl Bed {
         Ok(bed)
     }
 
-    async fn populate(&mut self, app: App) -> anyhow::Result<()> {
-        self.start_application(app)?;
+    async fn populate(&mut self, opaque: bool) -> anyhow::Result<()> {
+        self.start_application(opaque)?;
         self.proxies = if self.peer.is_mesh() {
             let pid = |workload: &Workload| workload.started().proxy_pid;
             Some(Pair { client: pid(&self.client), server: pid(&self.server) })
@@ -137,21 +127,10 @@ impl Bed {
         self.wait_until_ready().await
     }
 
-    fn start_application(&mut self, app: App) -> anyhow::Result<()> {
+    fn start_application(&mut self, opaque: bool) -> anyhow::Result<()> {
         let mut command = Command::new(&self.bench);
         command.arg("app");
-        match app {
-            App::Whole => {}
-            App::WithoutOpaque => drop(command.arg("--no-opaque")),
-            App::Nginx => {
-                let folder = self.side_folder("app")?;
-                let file = folder.join("app.conf");
-                std::fs::write(&file, nginx::application(&folder))?;
-                let program = crate::peer::on_path("nginx").context("nginx is missing: run scripts/setup-bench")?;
-                command = Command::new(program);
-                command.args(["-e", "stderr", "-c"]).arg(file);
-            }
-        }
+        command.args((!opaque).then_some("--no-opaque"));
         self.start(Pod::Server, command, "app")
     }
 

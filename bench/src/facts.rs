@@ -16,7 +16,7 @@ pub fn facts(peers: &[Peer], programs: &Programs) -> Vec<(String, String)> {
     for peer in peers {
         facts.extend(peer.version(programs).map(|version| (peer.name.clone(), version)));
     }
-    for (tool, flag) in [("h2load", "--version"), ("iperf3", "--version"), ("nginx", "-v")] {
+    for (tool, flag) in [("h2load", "--version"), ("iperf3", "--version")] {
         let known = on_path(tool).and_then(|path| version(&path, flag));
         facts.extend(known.map(|version| (format!("{tool} (tool)"), version)));
     }

@@ -114,9 +114,9 @@ impl Metric {
         match self {
             Metric::Rate if run.workload.unit() == Unit::Connection => None,
             Metric::Rate => (load.seconds > 0.0).then(|| load.units / load.seconds),
-            Metric::Cpu => both(|p| p.spent.cpu_us()).and_then(per_unit),
-            Metric::CpuClient => proxies.and_then(|p| per_unit(p.client.spent.cpu_us())),
-            Metric::CpuServer => proxies.and_then(|p| per_unit(p.server.spent.cpu_us())),
+            Metric::Cpu => both(|p| p.spent.cpu_us).and_then(per_unit),
+            Metric::CpuClient => proxies.and_then(|p| per_unit(p.client.spent.cpu_us)),
+            Metric::CpuServer => proxies.and_then(|p| per_unit(p.server.spent.cpu_us)),
             Metric::P50 => time(|times| times.p50_us),
             Metric::P99 => time(|times| times.p99_us),
             Metric::P999 => time(|times| times.p999_us),
@@ -133,11 +133,6 @@ impl Metric {
             Metric::Reads => calls(proxies?, |calls| syscalls::reads_and_writes(calls).0),
             Metric::Writes => calls(proxies?, |calls| syscalls::reads_and_writes(calls).1),
         }
-    }
-
-    /// Whether more is better.
-    pub fn more_is_better(self) -> bool {
-        self == Metric::Rate
     }
 }
 
@@ -186,7 +181,19 @@ impl Results {
         Spread::of(own.filter_map(ratio))
     }
 
-    fn values(&self, peer: &str, workload: Workload, metric: Metric) -> Vec<(u32, f64)> {
+    /// What one peer's figure is above that of no proxy, repetition by repetition.
+    pub fn added(&self, peer: &str, workload: Workload, metric: Metric) -> Option<Spread> {
+        let without = self.values("none", workload, metric);
+        let own = self.values(peer, workload, metric).into_iter().filter(|_| peer != "none");
+        let difference = |(repetition, value): (u32, f64)| {
+            let (_, other) = without.iter().find(|(at, _)| *at == repetition)?;
+            Some(value - other)
+        };
+        Spread::of(own.filter_map(difference))
+    }
+
+    /// A figure in each repetition that has it.
+    pub fn values(&self, peer: &str, workload: Workload, metric: Metric) -> Vec<(u32, f64)> {
         let runs = self.runs.iter().filter(|run| run.peer == peer && run.workload == workload);
         runs.filter_map(|run| Some((run.repetition, metric.of(run)?))).collect()
     }
@@ -207,7 +214,7 @@ mod tests {
     use super::*;
 
     fn run(peer: &str, repetition: u32, cpu_us: u64) -> Run {
-        let proxy = Proxy { spent: Counters { user_us: cpu_us, ..Counters::default() }, ..Proxy::default() };
+        let proxy = Proxy { spent: Counters { cpu_us, ..Counters::default() }, ..Proxy::default() };
         Run {
             peer: peer.to_owned(),
             workload: Workload::Http2,

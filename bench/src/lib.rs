@@ -38,6 +38,11 @@ pub struct Cli {
 pub enum Command {
     /// Compares proxies between two pods on this machine
     Run(Box<run::RunArgs>),
+    /// Writes the report of a folder of results again, from its runs.json
+    Report {
+        /// The folder
+        folder: std::path::PathBuf,
+    },
     /// The application that is asked; started by `run`
     #[command(hide = true)]
     App(app::AppArgs),
@@ -65,6 +70,10 @@ fn execute(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match command {
         Command::Run(args) => runtime.block_on(run::run(*args)),
+        Command::Report { folder } => {
+            let results = serde_json::from_slice(&std::fs::read(folder.join("runs.json"))?)?;
+            report::write(&results, &folder)
+        }
         Command::App(args) => runtime.block_on(app::run(args)),
         Command::Load(args) => runtime.block_on(load::run(args)),
         Command::Hold(args) => runtime.block_on(hold::run(args)),

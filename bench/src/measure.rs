@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::time::{interval, sleep};
 
 use crate::app::GRPC_MESSAGE;
-use crate::bed::{App, Bed, Pair, Pod};
+use crate::bed::{Bed, Pair, Pod};
 use crate::figures::{Counted, Load, Proxies, Proxy, Run};
 use crate::load::LoadArgs;
 use crate::peer::{Peer, Programs};
@@ -39,8 +39,6 @@ pub struct Plan {
     pub rate: u32,
     /// Connections of workloads that hold them.
     pub connections: usize,
-    /// The application.
-    pub app: App,
     /// strace, if system calls are to be counted.
     pub strace: Option<PathBuf>,
 }
@@ -55,8 +53,8 @@ pub async fn measure(
     workload: Workload,
     plan: &Plan,
 ) -> anyhow::Result<Run> {
-    let app = if workload.generator() == Generator::Iperf { App::WithoutOpaque } else { plan.app };
-    let mut bed = Bed::open(peer, programs, app).await?;
+    let opaque = workload.generator() != Generator::Iperf;
+    let mut bed = Bed::open(peer, programs, opaque).await?;
     let measured = match workload.generator() {
         Generator::Hold => hold::held(&mut bed, workload, plan).await.map(|(load, proxies)| (load, Some(proxies))),
         _ => in_bed(&mut bed, workload, plan).await,

@@ -1,6 +1,9 @@
-//! Owns writing results: the raw runs as JSON, a summary as Markdown. It measures nothing.
+//! Owns writing results: the raw runs as JSON, a summary as Markdown, a page with plots. It measures nothing.
 
+pub mod html;
 pub mod markdown;
+pub mod svg;
+pub mod view;
 
 use std::path::Path;
 
@@ -17,6 +20,8 @@ pub fn write(results: &Results, folder: &Path) -> anyhow::Result<()> {
     let files = [
         ("runs.json", serde_json::to_string_pretty(results)? + "\n"),
         ("summary.md", markdown::summary(results)),
+        ("report.html", html::page(results)),
+        ("plot.svg", html::overview(results)),
     ];
     for (name, text) in files {
         let path = folder.join(name);

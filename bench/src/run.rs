@@ -10,7 +10,6 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 use tokio::time::Instant;
 
-use crate::bed::App;
 use crate::facts::facts;
 use crate::figures::{Metric, Results, Run};
 use crate::measure::{self, Plan};
@@ -53,9 +52,6 @@ pub struct RunArgs {
     /// Connections of workloads that hold them; fewer if the limit of descriptors is too low
     #[arg(long, default_value_t = 10_000)]
     pub connections: usize,
-    /// The application
-    #[arg(long, value_enum, default_value = "whole", hide = true)]
-    pub app: App,
     /// A look in less than three minutes: weft and haproxy, two workloads, two repetitions of two seconds
     #[arg(long)]
     pub quick: bool,
@@ -85,7 +81,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let programs = Programs::find(&folder, args.envoy.clone());
     let (peers, mut left_out) = contestants(&args, &programs)?;
     let workloads = if args.workloads.is_empty() { Workload::usual() } else { args.workloads.clone() };
-    for tool in ["h2load", "nginx", "iperf3"] {
+    for tool in ["h2load", "iperf3"] {
         ensure!(on_path(tool).is_some(), "{tool} is missing: run scripts/setup-bench");
     }
     let mut pairs = Vec::new();
@@ -133,7 +129,6 @@ async fn all(
                 settle: args.settle,
                 rate: args.rate,
                 connections: args.connections.min(room()?),
-                app: args.app,
                 strace,
             };
             let run = measure::measure(peer, programs, *workload, &plan).await;

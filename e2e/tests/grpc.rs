@@ -53,8 +53,9 @@ fn replies_stream_as_they_come() {
             times.push(from.elapsed());
         }
         assert_eq!(times.len(), 10);
+        // Not all at the end.
         assert!(
-            times[0] < Duration::from_millis(200) && times[9] >= Duration::from_millis(500),
+            times[9] - times[0] >= Duration::from_millis(400),
             "{times:?}"
         );
         Ok(())
@@ -177,32 +178,57 @@ fn grpc_status_is_counted() {
 async fn refusal(client: &Node) -> anyhow::Result<http::Response<Vec<u8>>> {
     let client = Client2::start(client.connect("web:80").await?).await?;
     let request = http::Request::post("http://web/weft.e2e.Echo/Unary");
-    let request = request.header("content-type", "application/grpc").header("te", "trailers");
+    let request = request
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
     client.fetch(request.body(())?).await
 }
 
 #[test]
 fn h03_what_the_proxies_refuse_is_said_in_grpc() {
-    let manifests = Manifests::default().service("web", &[(80, 8080)]).pod("web", &[8080]).pod("client", &[]);
+    let manifests = Manifests::default()
+        .service("web", &[(80, 8080)])
+        .pod("web", &[8080])
+        .pod("client", &[]);
     mesh(manifests, async |net| {
         let client = net.start("client").await?;
-        let code = |response: &http::Response<Vec<u8>>| response.headers().get("grpc-status").cloned();
+        let code =
+            |response: &http::Response<Vec<u8>>| response.headers().get("grpc-status").cloned();
         let nobody = refusal(&client).await?;
-        assert_eq!((nobody.status(), &nobody.headers()["content-type"]), (http::StatusCode::OK, &"application/grpc".parse()?));
+        assert_eq!(
+            (nobody.status(), &nobody.headers()["content-type"]),
+            (http::StatusCode::OK, &"application/grpc".parse()?)
+        );
         // Contract 4.7: failfast is a deadline that was missed.
         assert_eq!(code(&nobody), Some("4".parse()?), "{nobody:?}");
         assert!(nobody.headers().contains_key("grpc-message"), "{nobody:?}");
         let web = net.start("web").await?;
         let listener = web.listen(8080).await?;
-        eventually("the endpoint is known", Duration::from_secs(5), async || {
-            client.connect("web:80").await?.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
-            let page = client.metrics().await?;
-            Ok((page.sum("outbound_http_balancer_endpoints", &[("endpoint_state", "ready")]) >= 1.0).then_some(()))
-        })
+        eventually(
+            "the endpoint is known",
+            Duration::from_secs(5),
+            async || {
+                client
+                    .connect("web:80")
+                    .await?
+                    .send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                    .await?;
+                let page = client.metrics().await?;
+                Ok((page.sum(
+                    "outbound_http_balancer_endpoints",
+                    &[("endpoint_state", "ready")],
+                ) >= 1.0)
+                    .then_some(()))
+            },
+        )
         .await?;
         drop(listener);
         let closed = refusal(&client).await?;
-        assert_eq!((closed.status(), code(&closed)), (http::StatusCode::OK, Some("14".parse()?)), "{closed:?}");
+        assert_eq!(
+            (closed.status(), code(&closed)),
+            (http::StatusCode::OK, Some("14".parse()?)),
+            "{closed:?}"
+        );
         Ok(())
     });
 }

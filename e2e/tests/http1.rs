@@ -141,10 +141,16 @@ fn p19_unusual_targets_have_one_fate_each() {
         way.listener.try_clone()?.serve(|mut wire| async move {
             loop {
                 let seen = wire.message().await?.head.first;
-                wire.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{seen}", seen.len())).await?;
+                wire.send(format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{seen}",
+                    seen.len()
+                ))
+                .await?;
             }
         });
-        for odd in ["{a}", "\"a\"", "a|b", "a^b", "a[1]", "\u{e9}", "%zz", "a\\b", "<a>"] {
+        for odd in [
+            "{a}", "\"a\"", "a|b", "a^b", "a[1]", "\u{e9}", "%zz", "a\\b", "<a>",
+        ] {
             let line = format!("GET /{odd}?{odd} HTTP/1.1");
             let mut fates = std::collections::BTreeSet::new();
             for _ in 0..10 {
@@ -173,7 +179,10 @@ fn p01_netcat_as_a_client_of_1_0_is_served() {
         nc.write(b"GET / HTTP/1.0\r\nHost: web\r\n\r\n").await?;
         // It ends when the server has closed.
         let output = nc.output(Duration::from_secs(5)).await?;
-        assert!(output.stdout.starts_with("HTTP/1.0 200 OK\r\n") && output.stdout.ends_with("ok"), "{output:?}");
+        assert!(
+            output.stdout.starts_with("HTTP/1.0 200 OK\r\n") && output.stdout.ends_with("ok"),
+            "{output:?}"
+        );
         Ok(())
     });
 }
@@ -223,19 +232,18 @@ fn p13_chunks_stream_both_ways_without_waiting_for_the_end() {
             app.head().await?.field("transfer-encoding"),
             Some("chunked")
         );
-        let mut slowest = Duration::ZERO;
+        let mut rounds = Vec::new();
         for number in 0..10 {
             let (text, from) = (format!("chunk-{number}"), Instant::now());
             app.send(format!("7\r\n{text}\r\n")).await?;
             assert_eq!(server.chunk().await?.as_deref(), Some(text.as_bytes()));
             server.send(format!("7\r\n{text}\r\n")).await?;
             assert_eq!(app.chunk().await?.as_deref(), Some(text.as_bytes()));
-            slowest = slowest.max(from.elapsed());
+            rounds.push(from.elapsed());
         }
-        assert!(
-            slowest < Duration::from_millis(100),
-            "a round took {slowest:?}"
-        );
+        // The machine may be busy for a while, but a proxy that waits for more waits in each round.
+        rounds.sort();
+        assert!(rounds[5] < Duration::from_millis(50), "{rounds:?}");
         app.send("0\r\n\r\n").await?;
         assert_eq!(server.chunk().await?, None);
         server.send("0\r\n\r\n").await?;
@@ -372,7 +380,8 @@ fn a_refused_expectation_is_passed_on() {
 #[test]
 fn a_server_that_ignores_the_expectation_gets_the_body_all_the_same() {
     over_each_hop(async |way| {
-        let head = "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
+        let head =
+            "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n";
         let (mut app, mut server) = way.begin(&format!("{head}body")).await?;
         server.head().await?;
         assert_eq!(server.exactly(4).await?, b"body");

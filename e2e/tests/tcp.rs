@@ -17,17 +17,20 @@ fn database(pod: impl FnOnce(Manifests) -> Manifests) -> Manifests {
         .pod("client", &[])
 }
 
+/// The first byte comes within 100 ms; the machine may be busy once or twice.
 async fn greeted_at_once(client: &Node, addr: &str) -> anyhow::Result<Wire> {
-    let from = Instant::now();
-    let mut wire = client.connect(addr).await?;
-    let line = wire.line().await.with_context(|| format!("to {addr}"))?;
-    let took = from.elapsed();
-    ensure!(line == "5.7 greetings", "{addr}: {line}");
-    ensure!(
-        took < Duration::from_millis(300),
-        "{addr}: the first byte took {took:?}"
-    );
-    Ok(wire)
+    let mut times = Vec::new();
+    loop {
+        let from = Instant::now();
+        let mut wire = client.connect(addr).await?;
+        let line = wire.line().await.with_context(|| format!("to {addr}"))?;
+        times.push(from.elapsed());
+        ensure!(line == "5.7 greetings", "{addr}: {line}");
+        if from.elapsed() < Duration::from_millis(100) {
+            return Ok(wire);
+        }
+        ensure!(times.len() < 3, "{addr}: the first byte took {times:?}");
+    }
 }
 
 async fn start_database(net: &Net) -> anyhow::Result<(Node, Node)> {

@@ -34,7 +34,9 @@ pub struct OutboundMetrics {
 impl OutboundMetrics {
     /// Counts a request that the proxy answers itself.
     pub fn failed(&self, error: &Error) {
-        self.http_errors.resolve(&error_labels(None, error.label())).inc();
+        self.http_errors
+            .resolve(&error_labels(None, error.label()))
+            .inc();
     }
 
     /// Counts a connection to `target`, if that is known, that the proxy ends.
@@ -45,7 +47,9 @@ impl OutboundMetrics {
 
 /// The labels of an error (contract 6.1).
 fn error_labels(target: Option<SocketAddr>, error: &'static str) -> With<1> {
-    let base = target.map_or_else(Labels::default, |target| Labels::build().target(target).done());
+    let base = target.map_or_else(Labels::default, |target| {
+        Labels::build().target(target).done()
+    });
     With {
         base,
         more: [("error", Cow::Borrowed(error))],

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use weft_tls::TlsStream;
 
 /// A byte stream between the proxy and a peer.
 ///
@@ -20,8 +21,8 @@ pub struct Stream {
 
 enum Io {
     Plain(TcpStream),
-    Server(Box<tokio_rustls::server::TlsStream<Stream>>),
-    Client(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+    Server(Box<TlsStream<Stream>>),
+    Client(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
@@ -31,12 +32,12 @@ impl Stream {
     }
 
     /// A connection whose TLS this proxy terminated.
-    pub fn server_tls(io: tokio_rustls::server::TlsStream<Stream>) -> Self {
+    pub fn server_tls(io: TlsStream<Stream>) -> Self {
         Self::new(Io::Server(Box::new(io)))
     }
 
     /// A connection that this proxy made with mesh TLS.
-    pub fn client_tls(io: tokio_rustls::client::TlsStream<TcpStream>) -> Self {
+    pub fn client_tls(io: TlsStream<TcpStream>) -> Self {
         Self::new(Io::Client(Box::new(io)))
     }
 

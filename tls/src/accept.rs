@@ -4,13 +4,12 @@
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use weft_core::name::Identity;
 
-use crate::names;
+use crate::handshake::{self, HandshakeError};
 use crate::parameters::TRANSPORT_ALPN;
 use crate::store::Credentials;
+use crate::stream::TlsStream;
 
 /// A connection after the handshake.
 #[derive(Debug)]
@@ -50,33 +49,28 @@ pub async fn accept<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let acceptor = TlsAcceptor::from(config.server(direct).clone());
-    let stream = acceptor.accept(io).await.map_err(AcceptError::from_io)?;
-    let (_, session) = stream.get_ref();
-    let client = session
-        .peer_certificates()
-        .and_then(|chain| chain.first())
-        .and_then(|leaf| names::Certificate::from_der(leaf).ok())
-        .and_then(|leaf| leaf.first_identity());
-    let alpn_transport = session.alpn_protocol() == Some(TRANSPORT_ALPN);
+    let config = config.server(direct).clone();
+    let (stream, peer) = handshake::server(io, config)
+        .await
+        .map_err(AcceptError::from)?;
     Ok(Accepted {
         stream,
-        client,
-        alpn_transport,
+        client: peer.leaf.and_then(|leaf| leaf.first_identity()),
+        alpn_transport: peer.alpn.as_deref() == Some(TRANSPORT_ALPN),
     })
 }
 
-impl AcceptError {
-    fn from_io(error: io::Error) -> Self {
-        match error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-            .cloned()
-        {
-            Some(rustls::Error::InvalidCertificate(reason)) => Self::Certificate(reason),
-            Some(rustls::Error::AlertReceived(alert)) => Self::RefusedByClient(alert),
-            Some(other) => Self::Tls(other),
-            None => Self::Io(error),
+impl From<HandshakeError> for AcceptError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Tls(rustls::Error::InvalidCertificate(reason)) => {
+                Self::Certificate(reason)
+            }
+            HandshakeError::Tls(rustls::Error::AlertReceived(alert)) => {
+                Self::RefusedByClient(alert)
+            }
+            HandshakeError::Tls(other) => Self::Tls(other),
+            HandshakeError::Io(error) => Self::Io(error),
         }
     }
 }

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use weft_core::name::Identity;
 
-use crate::names;
+use crate::handshake::{self, HandshakeError};
 use crate::parameters::TRANSPORT_ALPN;
 use crate::store::Credentials;
+use crate::stream::TlsStream;
 
 /// As whom we connect.
 #[derive(Debug, Clone, Copy)]
@@ -90,23 +89,17 @@ where
         ClientConfigRef::Credentials(credentials) => credentials.client(direct),
         ClientConfigRef::Anonymous(config) => config,
     };
-    let stream = TlsConnector::from(config.clone())
-        .connect(sni, io)
+    let (stream, peer) = handshake::client(io, config.clone(), sni)
         .await
-        .map_err(|error| ConnectError::from_io(error, expected))?;
-    let (_, session) = stream.get_ref();
-    let leaf = session
-        .peer_certificates()
-        .and_then(|chain| chain.first())
-        .and_then(|leaf| names::Certificate::from_der(leaf).ok());
-    if !leaf.as_ref().is_some_and(|leaf| leaf.is(expected)) {
-        let found = leaf.map(|leaf| leaf.found()).unwrap_or_default();
+        .map_err(|error| ConnectError::from_handshake(error, expected))?;
+    if !peer.leaf.as_ref().is_some_and(|leaf| leaf.is(expected)) {
+        let found = peer.leaf.map(|leaf| leaf.found()).unwrap_or_default();
         return Err(ConnectError::WrongIdentity {
             expected: expected.clone(),
             found,
         });
     }
-    if direct && session.alpn_protocol() != Some(TRANSPORT_ALPN) {
+    if direct && peer.alpn.as_deref() != Some(TRANSPORT_ALPN) {
         return Err(ConnectError::NotDirect {
             expected: expected.clone(),
         });
@@ -115,19 +108,17 @@ where
 }
 
 impl ConnectError {
-    fn from_io(error: io::Error, expected: &Identity) -> Self {
-        match error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-            .cloned()
-        {
-            Some(rustls::Error::InvalidCertificate(reason)) => Self::Certificate {
+    fn from_handshake(error: HandshakeError, expected: &Identity) -> Self {
+        match error {
+            HandshakeError::Tls(rustls::Error::InvalidCertificate(reason)) => Self::Certificate {
                 expected: expected.clone(),
                 reason,
             },
-            Some(rustls::Error::AlertReceived(alert)) => Self::RefusedByServer(alert),
-            Some(other) => Self::Tls(other),
-            None => Self::Io(error),
+            HandshakeError::Tls(rustls::Error::AlertReceived(alert)) => {
+                Self::RefusedByServer(alert)
+            }
+            HandshakeError::Tls(other) => Self::Tls(other),
+            HandshakeError::Io(error) => Self::Io(error),
         }
     }
 }

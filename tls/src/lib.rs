@@ -10,10 +10,13 @@ pub mod accept;
 pub mod anchors;
 pub mod connect;
 pub mod csr;
+mod handshake;
 pub mod key;
 pub mod names;
 pub mod parameters;
+mod record;
 pub mod store;
+pub mod stream;
 mod verify;
 
 pub use accept::{AcceptError, Accepted, accept};
@@ -22,6 +25,7 @@ pub use connect::{ClientConfigRef, ConnectError, connect};
 pub use csr::{CsrError, KeyAndCsr, load_or_create};
 pub use key::{KeyError, PrivateKey};
 pub use store::{Credentials, InstallError, Store};
+pub use stream::TlsStream;
 
 #[cfg(test)]
 mod testing;

@@ -290,6 +290,7 @@ fn server_config(trust: &Trust, certified: Arc<SingleCertAndKey>) -> ServerConfi
         .with_cert_resolver(certified);
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
+    config.enable_secret_extraction = true;
     config
 }
 
@@ -307,6 +308,7 @@ fn client_config(
         None => builder.with_no_client_auth(),
     };
     config.resumption = Resumption::disabled();
+    config.enable_secret_extraction = true;
     config
 }
 

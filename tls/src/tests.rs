@@ -7,8 +7,8 @@ use rcgen::{PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256};
 use rustls::version::{TLS12, TLS13};
 use rustls::{CertificateError, ClientConfig, HandshakeKind, ServerConfig};
 use rustls_pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::parameters::provider;
 use crate::testing::{Authority, HOUR, empty_store, id};
@@ -16,7 +16,7 @@ use crate::verify::ChainVerifier;
 use crate::*;
 
 type Server = Result<Accepted<DuplexStream>, AcceptError>;
-type Client = Result<client::TlsStream<DuplexStream>, ConnectError>;
+type Client = Result<TlsStream<DuplexStream>, ConnectError>;
 
 async fn handshake(
     server: &Credentials,
@@ -42,14 +42,17 @@ async fn meet(server: &Credentials, client: &Credentials) -> (Server, Client) {
     .await
 }
 
-async fn echo(
-    server: &mut server::TlsStream<DuplexStream>,
-    client: &mut client::TlsStream<DuplexStream>,
-) {
+async fn echo<A, B>(server: &mut A, client: &mut B)
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
     let mut seen = [0; 4];
     client.write_all(b"ping").await.unwrap();
+    client.flush().await.unwrap();
     server.read_exact(&mut seen).await.unwrap();
     server.write_all(&seen).await.unwrap();
+    server.flush().await.unwrap();
     client.read_exact(&mut seen).await.unwrap();
     assert_eq!(&seen, b"ping");
 }
@@ -62,6 +65,18 @@ async fn both_sides_know_each_other() {
     let (mut server, mut client) = (server.unwrap(), client.unwrap());
     assert_eq!(server.client, Some(id("web.example")));
     assert!(!server.alpn_transport);
+    echo(&mut server.stream, &mut client).await;
+}
+
+#[tokio::test]
+async fn the_first_parameters_of_the_contract_are_agreed() {
+    let root = Authority::root();
+    let db = root.store("db.example").current().unwrap();
+    let connector = TlsConnector::from(db.client(false).clone());
+    let (near, far) = duplex(64 * 1024);
+    let name = ServerName::try_from("db.example").unwrap();
+    let (server, client) = tokio::join!(accept(far, &db, false), connector.connect(name, near));
+    let (mut server, mut client) = (server.unwrap(), client.unwrap());
     let session = client.get_ref().1;
     assert_eq!(session.alpn_protocol(), None);
     let suite = session.negotiated_cipher_suite().unwrap().suite();

@@ -1,11 +1,10 @@
-//! Owns the configuration of nginx for either side, and as the application. Text only.
+//! Owns the configuration of nginx for either side. Text only.
 
 use std::path::Path;
 
-use crate::app::BODY;
 use crate::wiring::{Protocol, Side, Wiring};
 
-/// What all configurations begin with: one process, no log, files in `folder`. `modules` holds `ngx_stream_module.so`.
+/// What all configurations begin with: one process, no log, files in `folder`. `stream` is the module for bytes.
 fn head(folder: &Path, stream: Option<&Path>) -> String {
     let load = stream.map_or(String::new(), |path| format!("load_module {};\n", path.display()));
     format!(
@@ -25,19 +24,7 @@ fn http(folder: &Path) -> String {
     )
 }
 
-/// The application instead of our own: 1 KiB over HTTP/1.1 and, at the other port, over HTTP/2.
-pub fn application(folder: &Path) -> String {
-    let (h1, h2) = (Protocol::Http1.app_port(), Protocol::Http2.app_port());
-    format!(
-        "{}http {{\n{}default_type text/plain;\nserver {{\nlisten {h1};\nlisten {h2} http2;\n\
-         http2_max_concurrent_streams 1024;\nlocation / {{ return 200 \"{}\"; }}\n}}\n}}\n",
-        head(folder, None),
-        http(folder),
-        "x".repeat(BODY),
-    )
-}
-
-/// A proxy. Debian's nginx speaks only HTTP/1.1 to servers, so that HTTP/2 ends at the client side.
+/// The configuration. Debian's nginx speaks only HTTP/1.1 to servers, so that HTTP/2 ends at the client side.
 pub fn configuration(side: Side, wiring: &Wiring, folder: &Path, stream: Option<&Path>) -> String {
     let one = |protocol| match side {
         Side::Client => client(protocol, wiring),

@@ -245,6 +245,16 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_outside_the_mesh_has_no_rules() {
+        let mut pod = pod();
+        for (value, meshed) in [("disabled", false), ("enabled", true)] {
+            pod.annotations
+                .insert("linkerd.io/inject".to_owned(), value.to_owned());
+            assert_eq!(rules(&pod).expect("good annotations").is_some(), meshed);
+        }
+    }
+
+    #[test]
     fn a_bad_annotation_is_named() {
         let mut pod = pod();
         pod.annotations.insert(

@@ -38,17 +38,28 @@ async fn serve(fake: Fake, store: Option<Store>) -> (u16, Arc<Mutex<Vec<Option<I
                 continue;
             };
             let credentials = store.current().unwrap();
+            let asked = server_name(&tcp).await;
             if let Ok(accepted) = weft_tls::accept(tcp, &credentials, false).await {
-                assert_eq!(
-                    accepted.stream.get_ref().1.server_name(),
-                    Some(store.server_name())
-                );
+                assert_eq!(asked.as_deref(), Some(store.server_name()));
                 seen.lock().push(accepted.client);
                 tokio::spawn(fake.clone().serve(accepted.stream));
             }
         }
     });
     (port, clients)
+}
+
+/// The name that a client asks for.
+async fn server_name(tcp: &tokio::net::TcpStream) -> Option<String> {
+    let mut hello = vec![0; 4096];
+    loop {
+        let n = tcp.peek(&mut hello).await.unwrap();
+        match weft_core::detect::client_hello(&hello[..n]) {
+            weft_core::detect::ClientHello::Sni(name) => return Some(name),
+            weft_core::detect::ClientHello::Incomplete if n > 0 => tokio::task::yield_now().await,
+            _ => return None,
+        }
+    }
 }
 
 async fn call(channel: Channel) -> Status {

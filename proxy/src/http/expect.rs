@@ -140,7 +140,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_says_nothing_gets_the_body_after_a_second() {
-        let mut gate = Gate::new(Continue::expected(&mut request("100-continue")).expect("it waits"));
+        let mut gate =
+            Gate::new(Continue::expected(&mut request("100-continue")).expect("it waits"));
         let from = tokio::time::Instant::now();
         poll_fn(|cx| gate.poll_open(cx)).await;
         assert_eq!(from.elapsed().as_secs(), 1);

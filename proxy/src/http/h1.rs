@@ -38,7 +38,11 @@ pub async fn serve<H: Handler>(
         let size = head_size(&request);
         let too_large = size > limits.max_header_bytes;
         if too_large {
-            tracing::info!(size, limit = limits.max_header_bytes, "the head of a request is too large");
+            tracing::info!(
+                size,
+                limit = limits.max_header_bytes,
+                "the head of a request is too large"
+            );
         }
         let handler = handler.clone();
         async move {
@@ -81,14 +85,19 @@ fn head_size<B>(request: &Request<B>) -> usize {
     const SEPARATORS: usize = 4;
     let fields = request.headers().iter();
     let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS);
-    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
     fields.sum::<usize>().saturating_add(target)
 }
 
 fn head_too_large() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

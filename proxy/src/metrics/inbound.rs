@@ -127,7 +127,9 @@ impl InboundMetrics {
 
     /// Counts a connection that the proxy ends.
     pub fn connection_failed(&self, target: Option<SocketAddr>, error: &'static str) {
-        self.tcp_errors.resolve(&super::error_labels(target, error)).inc();
+        self.tcp_errors
+            .resolve(&super::error_labels(target, error))
+            .inc();
     }
 
     /// Counts a connection that policy allows, denies or ends.

@@ -116,7 +116,11 @@ impl Distribution {
             Self::First(backends) => (backends, None),
             Self::Random { backends, weights } => (backends, Some(weights)),
         };
-        let meant = |at| weights.and_then(|all| all.get(at)).is_none_or(|weight| *weight > 0);
+        let meant = |at| {
+            weights
+                .and_then(|all| all.get(at))
+                .is_none_or(|weight| *weight > 0)
+        };
         let meant = backends.iter().enumerate().filter(|(at, _)| meant(*at));
         let mut waits: FuturesUnordered<_> = meant
             .filter_map(|(_, b)| match &b.backend {

@@ -244,3 +244,18 @@ fn pods_are_marked_as_the_injector_would() {
             .all(|pod| !pod.labels.contains_key(index::CONTROL_NAMESPACE_LABEL))
     );
 }
+
+#[test]
+fn a_pod_that_does_not_want_to_is_not_in_the_mesh() {
+    let text = "
+apiVersion: v1
+kind: Pod
+metadata: {name: outside, annotations: {linkerd.io/inject: disabled}}
+spec: {containers: [{name: app}]}
+";
+    for object in completed(text, &mut Assigned::default()).into_values() {
+        let Object::Pod(pod) = object else { continue };
+        assert_eq!(pod.metadata.labels, None);
+        assert_eq!(pod.spec.map(|spec| spec.containers.len()), Some(1));
+    }
+}
