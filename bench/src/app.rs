@@ -60,7 +60,9 @@ pub async fn run(args: AppArgs) -> anyhow::Result<()> {
 async fn accept(listener: TcpListener, protocol: Protocol) {
     loop {
         // What fails is one connection, or descriptors that come back.
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
         // Without it the second write of an answer waits for an acknowledgement.
         let _ = stream.set_nodelay(true);
         tokio::spawn(serve(stream, protocol));
@@ -79,7 +81,10 @@ async fn serve(stream: TcpStream, protocol: Protocol) {
         Protocol::Http2 => {
             let mut served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             // A generator that ends resets its streams, which proxies pass on; the next load must not suffer from that.
-            served.timer(TokioTimer::new()).max_concurrent_streams(1024).max_pending_accept_reset_streams(1024);
+            served
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(1024)
+                .max_pending_accept_reset_streams(1024);
             let _ = served.serve_connection(TokioIo::new(stream), service).await;
         }
         Protocol::Opaque => drop(echo(stream).await),
@@ -104,7 +109,9 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallib
         _ => ("text/plain", Answer::whole(&TEXT[..BODY])),
     };
     let mut response = Response::new(answer);
-    response.headers_mut().insert("content-type", HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert("content-type", HeaderValue::from_static(content_type));
     Ok(response)
 }
 
@@ -129,7 +136,11 @@ impl Answer {
     }
 
     fn messages(left: usize) -> Self {
-        Answer::Messages { left, pause: false, ended: false }
+        Answer::Messages {
+            left,
+            pause: false,
+            ended: false,
+        }
     }
 }
 
@@ -175,12 +186,17 @@ impl Body for Answer {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Answer::Whole(None) | Answer::Messages { ended: true, .. })
+        matches!(
+            self,
+            Answer::Whole(None) | Answer::Messages { ended: true, .. }
+        )
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Answer::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Answer::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
             Answer::Messages { .. } => SizeHint::default(),
         }
     }
@@ -201,7 +217,9 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_are_answered_until_the_end() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a port");
         let addr = listener.local_addr().expect("its address");
         let server = tokio::spawn(accept(listener, Protocol::Opaque));
         let mut client = TcpStream::connect(addr).await.expect("connects");

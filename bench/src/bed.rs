@@ -1,6 +1,8 @@
 //! Owns where a run takes place: a mesh of two pods, the application in one, a proxy beside each. It makes them and takes
 //! them down; what is measured there is in `run`.
 
+mod material;
+
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,14 +12,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use weft_cli::local::{Mesh, MeshOptions, Tuning, Workload, netns};
-use weft_identity::LocalAuthority;
 
 use crate::app;
-use crate::certificates;
 use crate::h2load::{self, ClosedLoop};
 use crate::peer::{Peer, Programs};
 use crate::wiring::{PROTOCOLS, Protocol, Side, Wiring};
@@ -71,7 +70,10 @@ impl Bed {
     /// # Errors
     /// What is missing or does not start; the ends of logs are part of it.
     pub async fn open(peer: &Peer, programs: &Programs, opaque: bool) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?.keep();
+        let folder = tempfile::Builder::new()
+            .prefix("weft-bench-")
+            .tempdir()?
+            .keep();
         let opened = Bed::open_in(peer, programs, opaque, &folder).await;
         if opened.is_err() {
             // The mesh host removes it too, if there was one.
@@ -80,10 +82,15 @@ impl Bed {
         opened
     }
 
-    async fn open_in(peer: &Peer, programs: &Programs, opaque: bool, folder: &Path) -> anyhow::Result<Self> {
+    async fn open_in(
+        peer: &Peer,
+        programs: &Programs,
+        opaque: bool,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
         let manifests = folder.join("manifests");
         std::fs::create_dir(&manifests)?;
-        std::fs::write(manifests.join("bench.yaml"), objects(peer))?;
+        std::fs::write(manifests.join("bench.yaml"), material::objects(peer))?;
         let proxy = if peer.is_mesh() { peer.program() } else { None };
         let options = MeshOptions {
             manifests,
@@ -91,13 +98,16 @@ impl Bed {
             weft: programs.weft.clone(),
             proxy: proxy.unwrap_or(&programs.proxy).to_owned(),
             ephemeral: Some(folder.to_owned()),
-            tuning: Tuning { log: "warn".to_owned(), ..Tuning::default() },
+            tuning: Tuning {
+                log: "warn".to_owned(),
+                ..Tuning::default()
+            },
         };
         let mesh = Mesh::open(&options).await?;
         let server = mesh.start(NAMESPACE, "app").await?;
         let client = mesh.start(NAMESPACE, "load").await?;
         let mut bed = Bed {
-            wiring: wiring(&mesh, &server, folder)?,
+            wiring: material::wiring(&mesh, &server, folder)?,
             mesh,
             client,
             server,
@@ -120,7 +130,10 @@ impl Bed {
         self.start_application(opaque)?;
         self.proxies = if self.peer.is_mesh() {
             let pid = |workload: &Workload| workload.started().proxy_pid;
-            Some(Pair { client: pid(&self.client), server: pid(&self.server) })
+            Some(Pair {
+                client: pid(&self.client),
+                server: pid(&self.server),
+            })
         } else {
             self.start_proxies()?
         };
@@ -161,7 +174,8 @@ impl Bed {
 
     fn side_folder(&self, name: &str) -> anyhow::Result<PathBuf> {
         let folder = self.folder.join(name);
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(folder)
     }
 
@@ -171,7 +185,11 @@ impl Bed {
     /// It does not start.
     pub fn spawn(&self, pod: Pod, mut command: Command, name: &str) -> anyhow::Result<Child> {
         let log = File::create(self.folder.join(format!("{name}.log")))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
         let child = self.pod(pod)?.spawn(&mut command);
         child.with_context(|| format!("cannot start {name}"))
     }
@@ -182,9 +200,18 @@ impl Bed {
     /// # Errors
     /// It does not start.
     pub fn spawn_piped(&self, pod: Pod, mut command: Command) -> anyhow::Result<Child> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        let name = command.as_std().get_program().to_string_lossy().into_owned();
-        self.pod(pod)?.spawn(&mut command).with_context(|| format!("cannot start {name}"))
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let name = command
+            .as_std()
+            .get_program()
+            .to_string_lossy()
+            .into_owned();
+        self.pod(pod)?
+            .spawn(&mut command)
+            .with_context(|| format!("cannot start {name}"))
     }
 
     /// Starts a program that is part of a workload in a pod; it is ended with the bed.
@@ -201,14 +228,39 @@ impl Bed {
     ///
     /// # Errors
     /// It does not start, fails or takes too long; then it is killed.
-    pub async fn output(&self, pod: Pod, mut command: Command, limit: Duration) -> anyhow::Result<String> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let name = command.as_std().get_program().to_string_lossy().into_owned();
-        let child = self.pod(pod)?.spawn(&mut command).with_context(|| format!("cannot start {name}"))?;
+    pub async fn output(
+        &self,
+        pod: Pod,
+        mut command: Command,
+        limit: Duration,
+    ) -> anyhow::Result<String> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let name = command
+            .as_std()
+            .get_program()
+            .to_string_lossy()
+            .into_owned();
+        let child = self
+            .pod(pod)?
+            .spawn(&mut command)
+            .with_context(|| format!("cannot start {name}"))?;
         let output = timeout(limit, child.wait_with_output()).await;
         let output = output.with_context(|| format!("{name} takes more than {limit:?}"))??;
-        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success(), "{name}: {}: {} {}", output.status, errors.trim(), text.trim());
+        let (text, errors) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        ensure!(
+            output.status.success(),
+            "{name}: {}: {} {}",
+            output.status,
+            errors.trim(),
+            text.trim()
+        );
         Ok(text.into_owned())
     }
 
@@ -216,7 +268,10 @@ impl Bed {
         match pod {
             Pod::Client => Ok(&self.client),
             Pod::Server => Ok(&self.server),
-            Pod::Outside => self.outside.as_ref().context("the pod without a proxy has not been started"),
+            Pod::Outside => self
+                .outside
+                .as_ref()
+                .context("the pod without a proxy has not been started"),
         }
     }
 
@@ -232,7 +287,11 @@ impl Bed {
 
     /// Address and port at which the server-side proxy takes mutual TLS from elsewhere.
     pub fn server_side(&self, protocol: Protocol) -> String {
-        let port = if self.peer.is_mesh() { protocol.app_port() } else { protocol.server_port() };
+        let port = if self.peer.is_mesh() {
+            protocol.app_port()
+        } else {
+            protocol.server_port()
+        };
         format!("{}:{port}", self.wiring.server)
     }
 
@@ -263,15 +322,25 @@ impl Bed {
     /// Waits until one request passes over each version of HTTP.
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + READY;
-        for protocol in PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::Opaque) {
-            let one = ClosedLoop { http1: protocol == Protocol::Http1, connections: 1, streams: 1, post: false };
+        for protocol in PROTOCOLS
+            .into_iter()
+            .filter(|protocol| *protocol != Protocol::Opaque)
+        {
+            let one = ClosedLoop {
+                http1: protocol == Protocol::Http1,
+                connections: 1,
+                streams: 1,
+                post: false,
+            };
             while let Err(error) = self.probe(protocol, one).await {
                 for process in &mut self.processes {
                     let ended = process.try_wait()?;
                     ensure!(ended.is_none(), "a program ended at once: {ended:?}");
                 }
                 if Instant::now() > until {
-                    return Err(error.context(format!("no {protocol:?} request comes through within {READY:?}")));
+                    return Err(error.context(format!(
+                        "no {protocol:?} request comes through within {READY:?}"
+                    )));
                 }
                 sleep(Duration::from_millis(50)).await;
             }
@@ -289,7 +358,9 @@ impl Bed {
         }
         let mut command = Command::new("h2load");
         command.args(one.count_arguments(&self.url(protocol, "/"), 1));
-        let report = self.output(Pod::Client, command, Duration::from_secs(5)).await?;
+        let report = self
+            .output(Pod::Client, command, Duration::from_secs(5))
+            .await?;
         let summary = h2load::parse(&report, app::BODY as u64).context("h2load gives no report")?;
         ensure!(summary.succeeded == 1, "the request failed");
         Ok(())
@@ -304,7 +375,14 @@ impl Bed {
         while let Some(mut child) = self.processes.pop() {
             end(&mut child).await;
         }
-        let Bed { mesh, client, server, outside, folder, .. } = self;
+        let Bed {
+            mesh,
+            client,
+            server,
+            outside,
+            folder,
+            ..
+        } = self;
         let mut stopped = vec![client.stop().await, server.stop().await];
         if let Some(outside) = outside {
             stopped.push(outside.stop().await);
@@ -325,23 +403,6 @@ impl Bed {
     }
 }
 
-/// Issues the certificates of static proxies, in any case: what is the same for all peers cannot favour one.
-fn wiring(mesh: &Mesh, server: &Workload, folder: &Path) -> anyhow::Result<Wiring> {
-    let folder = folder.join("certificates");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let authority = LocalAuthority::open(&mesh.place().authority())?;
-    let issue = |account: &str| {
-        let name = format!("{account}.{NAMESPACE}.serviceaccount.identity.linkerd.cluster.local");
-        certificates::issue(&authority, &folder, account, &name)
-    };
-    Ok(Wiring {
-        server: server.started().ip,
-        client_leaf: issue("load")?,
-        server_leaf: issue("app")?,
-        anchors: authority.trust_roots(),
-    })
-}
-
 /// Ends a process of ours.
 pub async fn end(child: &mut Child) {
     if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
@@ -356,65 +417,21 @@ pub async fn end(child: &mut Child) {
 /// The ends of all logs of a bed that did not come up.
 fn logs(folder: &Path) -> String {
     let files = [folder.to_owned(), folder.join("state/logs")].into_iter();
-    let files = files.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    let logs = files.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let files = files
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .flatten()
+        .flatten();
+    let logs = files
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "log"));
     let one = |path: PathBuf| {
         let tail = weft_cli::local::place::tail(&path);
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         (!tail.is_empty()).then(|| format!("{name}:\n{tail}"))
     };
     logs.filter_map(one).collect::<Vec<_>>().join("\n")
-}
-
-/// The Kubernetes objects: the application with its Service, and the load. JSON is YAML.
-fn objects(peer: &Peer) -> String {
-    let opaque = Protocol::Opaque.app_port().to_string();
-    let mut annotations = json!({ "config.linkerd.io/opaque-ports": opaque });
-    if !peer.is_mesh() {
-        annotations["linkerd.io/inject"] = Value::from("disabled");
-    }
-    let ports = PROTOCOLS.map(Protocol::app_port);
-    let service = json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": "app", "namespace": NAMESPACE, "annotations": annotations },
-        "spec": {
-            "selector": { "app": "app" },
-            "ports": ports.map(|port| json!({ "name": format!("p{port}"), "port": port })),
-        },
-    });
-    let pod = |name: &str, ports: &[u16], annotations: &Value| {
-        let ports: Vec<Value> = ports.iter().map(|port| json!({ "containerPort": port })).collect();
-        json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "namespace": NAMESPACE,
-                "labels": { "app": name },
-                "annotations": annotations,
-            },
-            "spec": { "serviceAccountName": name, "containers": [{ "name": "main", "ports": ports }] },
-        })
-    };
-    let pods = [
-        pod("app", &ports, &annotations),
-        pod("load", &[], &annotations),
-        pod("outside", &[], &json!({ "linkerd.io/inject": "disabled" })),
-    ];
-    format!("{service}\n---\n{}\n", pods.map(|pod| pod.to_string()).join("\n---\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::peer::Kind;
-
-    #[test]
-    fn static_peers_have_no_sidecar() {
-        let peer = |kind| Peer { name: "x".to_owned(), kind };
-        let disabled = r#""linkerd.io/inject":"disabled""#;
-        assert_eq!(objects(&peer(Kind::None)).matches(disabled).count(), 4);
-        assert_eq!(objects(&peer(Kind::Mesh("/x".into()))).matches(disabled).count(), 1);
-    }
 }

@@ -1,8 +1,8 @@
 //! Owns certificates for proxies that read files: leaves of the mesh's own authority, the same kind that Weft's proxies get.
 
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -18,21 +18,37 @@ use crate::wiring::Leaf;
 const LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// Issues a leaf for `name` and writes it into `folder` as `SHORT.crt`, `SHORT.key` and `SHORT.pem`.
-pub fn issue(authority: &LocalAuthority, folder: &Path, short: &str, name: &str) -> anyhow::Result<Leaf> {
+pub fn issue(
+    authority: &LocalAuthority,
+    folder: &Path,
+    short: &str,
+    name: &str,
+) -> anyhow::Result<Leaf> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name = DistinguishedName::new();
     let request = params.serialize_request(&key)?;
     let request = csr::check(request.der(), name)?;
     let issuer = issuer(authority).context("the issuer of the bench")?;
-    let terms = Terms { lifetime: LIFETIME, clock_skew: Duration::from_secs(60) };
+    let terms = Terms {
+        lifetime: LIFETIME,
+        clock_skew: Duration::from_secs(60),
+    };
     let signed = issuer.sign(&request, 1 + short.len() as u64, terms, SystemTime::now())?;
     let (certificate, _) = Scheme::Linkerd.files();
     let above = fs::read_to_string(authority.issuer_dir().join(certificate))?;
-    let chain = format!("{}{above}", pem::encode(&pem::Pem::new("CERTIFICATE", signed.der)));
+    let chain = format!(
+        "{}{above}",
+        pem::encode(&pem::Pem::new("CERTIFICATE", signed.der))
+    );
     let key = key.serialize_pem();
     let at = |end: &str| folder.join(format!("{short}.{end}"));
-    let leaf = Leaf { name: name.to_owned(), chain: at("crt"), key: at("key"), both: at("pem") };
+    let leaf = Leaf {
+        name: name.to_owned(),
+        chain: at("crt"),
+        key: at("key"),
+        both: at("pem"),
+    };
     write(&leaf.chain, &chain)?;
     write(&leaf.key, &key)?;
     write(&leaf.both, &format!("{chain}{key}"))?;
@@ -41,8 +57,10 @@ pub fn issue(authority: &LocalAuthority, folder: &Path, short: &str, name: &str)
 
 fn issuer(authority: &LocalAuthority) -> anyhow::Result<Issuer> {
     let (certificate, key) = Scheme::Linkerd.files();
-    let (certificate_path, key_path) =
-        (authority.issuer_dir().join(certificate), authority.issuer_dir().join(key));
+    let (certificate_path, key_path) = (
+        authority.issuer_dir().join(certificate),
+        authority.issuer_dir().join(key),
+    );
     let pair = PairFiles {
         certificate: fs::read(&certificate_path)?,
         key: fs::read(&key_path)?,
@@ -56,7 +74,9 @@ fn issuer(authority: &LocalAuthority) -> anyhow::Result<Issuer> {
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.create(true).write(true).truncate(true).mode(0o600);
-    let mut file = options.open(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut file = options
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(file.write_all(text.as_bytes())?)
 }
 
@@ -71,7 +91,10 @@ mod tests {
         let name = "client.bench.serviceaccount.identity.linkerd.cluster.local";
         let leaf = issue(&authority, folder.path(), "client", name).expect("a leaf");
         let chain = fs::read(&leaf.chain).expect("written");
-        assert_eq!(weft_identity::pem::certificates(&chain).expect("PEM").len(), 2);
+        assert_eq!(
+            weft_identity::pem::certificates(&chain).expect("PEM").len(),
+            2
+        );
         KeyPair::from_pem(&fs::read_to_string(&leaf.key).expect("written")).expect("a key");
     }
 }

@@ -7,14 +7,12 @@ use crate::peer::{Peer, Programs, on_path, version};
 
 /// The facts, in the order they are shown.
 pub fn facts(peers: &[Peer], programs: &Programs) -> Vec<(String, String)> {
-    let mut facts = vec![
-        ("processor".to_owned(), processor()),
-        ("kernel".to_owned(), read("/proc/sys/kernel/osrelease")),
-        ("memory".to_owned(), memory()),
-        ("load before".to_owned(), read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()),
-    ];
+    let mut facts = machine();
     for peer in peers {
-        facts.extend(peer.version(programs).map(|version| (peer.name.clone(), version)));
+        facts.extend(
+            peer.version(programs)
+                .map(|version| (peer.name.clone(), version)),
+        );
     }
     for (tool, flag) in [("h2load", "--version"), ("iperf3", "--version")] {
         let known = on_path(tool).and_then(|path| version(&path, flag));
@@ -23,11 +21,28 @@ pub fn facts(peers: &[Peer], programs: &Programs) -> Vec<(String, String)> {
     facts
 }
 
+/// The facts about the machine alone.
+pub fn machine() -> Vec<(String, String)> {
+    let load = read("/proc/loadavg");
+    let facts = [
+        ("processor", processor()),
+        ("kernel", read("/proc/sys/kernel/osrelease")),
+        ("memory", memory()),
+        (
+            "load average at the start",
+            load.split(' ').next().unwrap_or_default().to_owned(),
+        ),
+    ];
+    facts.map(|(name, value)| (name.to_owned(), value)).to_vec()
+}
+
 /// Number and model of the processors.
 fn processor() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let model = model.map_or("unknown", |(_, name)| name.trim());
     format!("{cores} × {model}")
 }
@@ -40,7 +55,10 @@ fn memory() -> String {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(path)).unwrap_or_default().trim().to_owned()
+    fs::read_to_string(Path::new(path))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -52,7 +70,10 @@ mod tests {
         let programs = Programs::find(Path::new("/nowhere"), None);
         let peers = vec![programs.peer("none").expect("always there")];
         for (name, value) in facts(&peers, &programs) {
-            assert!(!value.starts_with('/') && !value.is_empty(), "{name}: {value}");
+            assert!(
+                !value.starts_with('/') && !value.is_empty(),
+                "{name}: {value}"
+            );
         }
     }
 }

@@ -108,9 +108,14 @@ impl Metric {
     pub fn of(self, run: &Run) -> Option<f64> {
         let (load, proxies) = (&run.load, run.proxies.as_ref());
         let per_unit = |total: u64| (load.units > 0.0).then(|| total as f64 / load.units);
-        let both = |f: fn(&Proxy) -> u64| proxies.map(|p| f(&p.client).saturating_add(f(&p.server)));
-        let larger = |f: fn(&Proxy) -> u64| proxies.map(|p| f(&p.client).max(f(&p.server)) as f64 * 1.024 / 1000.0);
-        let time = |f: fn(&Percentiles) -> u64| load.latency.as_ref().map(|times| f(times) as f64 / 1000.0);
+        let both =
+            |f: fn(&Proxy) -> u64| proxies.map(|p| f(&p.client).saturating_add(f(&p.server)));
+        let larger = |f: fn(&Proxy) -> u64| {
+            proxies.map(|p| f(&p.client).max(f(&p.server)) as f64 * 1.024 / 1000.0)
+        };
+        let time = |f: fn(&Percentiles) -> u64| {
+            load.latency.as_ref().map(|times| f(times) as f64 / 1000.0)
+        };
         match self {
             Metric::Rate if run.workload.unit() == Unit::Connection => None,
             Metric::Rate => (load.seconds > 0.0).then(|| load.units / load.seconds),
@@ -128,7 +133,9 @@ impl Metric {
                 (load.units > 0.0).then(|| grown * 1000.0 / load.units)
             }
             Metric::PerConnection => None,
-            Metric::Switches => both(|p| p.spent.voluntary.saturating_add(p.spent.involuntary)).and_then(per_unit),
+            Metric::Switches => {
+                both(|p| p.spent.voluntary.saturating_add(p.spent.involuntary)).and_then(per_unit)
+            }
             Metric::Calls => calls(proxies?, |calls| calls.values().sum()),
             Metric::Reads => calls(proxies?, |calls| syscalls::reads_and_writes(calls).0),
             Metric::Writes => calls(proxies?, |calls| syscalls::reads_and_writes(calls).1),
@@ -138,7 +145,10 @@ impl Metric {
 
 /// Calls a unit of both proxies.
 fn calls(proxies: &Proxies, count: impl Fn(&Calls) -> u64) -> Option<f64> {
-    let (client, server) = (proxies.client.calls.as_ref()?, proxies.server.calls.as_ref()?);
+    let (client, server) = (
+        proxies.client.calls.as_ref()?,
+        proxies.server.calls.as_ref()?,
+    );
     let total = count(&client.calls).saturating_add(count(&server.calls));
     (client.units > 0.0).then(|| total as f64 / client.units)
 }
@@ -167,11 +177,21 @@ impl Results {
 
     /// A figure over all repetitions.
     pub fn spread(&self, peer: &str, workload: Workload, metric: Metric) -> Option<Spread> {
-        Spread::of(self.values(peer, workload, metric).into_iter().map(|(_, value)| value))
+        Spread::of(
+            self.values(peer, workload, metric)
+                .into_iter()
+                .map(|(_, value)| value),
+        )
     }
 
     /// One peer's figure divided by another's, repetition by repetition.
-    pub fn ratio(&self, peer: &str, other: &str, workload: Workload, metric: Metric) -> Option<Spread> {
+    pub fn ratio(
+        &self,
+        peer: &str,
+        other: &str,
+        workload: Workload,
+        metric: Metric,
+    ) -> Option<Spread> {
         let others = self.values(other, workload, metric);
         let own = self.values(peer, workload, metric).into_iter();
         let ratio = |(repetition, value): (u32, f64)| {
@@ -184,7 +204,10 @@ impl Results {
     /// What one peer's figure is above that of no proxy, repetition by repetition.
     pub fn added(&self, peer: &str, workload: Workload, metric: Metric) -> Option<Spread> {
         let without = self.values("none", workload, metric);
-        let own = self.values(peer, workload, metric).into_iter().filter(|_| peer != "none");
+        let own = self
+            .values(peer, workload, metric)
+            .into_iter()
+            .filter(|_| peer != "none");
         let difference = |(repetition, value): (u32, f64)| {
             let (_, other) = without.iter().find(|(at, _)| *at == repetition)?;
             Some(value - other)
@@ -194,8 +217,12 @@ impl Results {
 
     /// A figure in each repetition that has it.
     pub fn values(&self, peer: &str, workload: Workload, metric: Metric) -> Vec<(u32, f64)> {
-        let runs = self.runs.iter().filter(|run| run.peer == peer && run.workload == workload);
-        runs.filter_map(|run| Some((run.repetition, metric.of(run)?))).collect()
+        let runs = self
+            .runs
+            .iter()
+            .filter(|run| run.peer == peer && run.workload == workload);
+        runs.filter_map(|run| Some((run.repetition, metric.of(run)?)))
+            .collect()
     }
 }
 
@@ -214,13 +241,26 @@ mod tests {
     use super::*;
 
     fn run(peer: &str, repetition: u32, cpu_us: u64) -> Run {
-        let proxy = Proxy { spent: Counters { cpu_us, ..Counters::default() }, ..Proxy::default() };
+        let proxy = Proxy {
+            spent: Counters {
+                cpu_us,
+                ..Counters::default()
+            },
+            ..Proxy::default()
+        };
         Run {
             peer: peer.to_owned(),
             workload: Workload::Http2,
             repetition,
-            load: Load { seconds: 2.0, units: 100.0, ..Load::default() },
-            proxies: Some(Proxies { client: proxy.clone(), server: proxy }),
+            load: Load {
+                seconds: 2.0,
+                units: 100.0,
+                ..Load::default()
+            },
+            proxies: Some(Proxies {
+                client: proxy.clone(),
+                server: proxy,
+            }),
         }
     }
 
@@ -236,9 +276,20 @@ mod tests {
 
     #[test]
     fn ratios_are_of_the_same_repetition() {
-        let runs = vec![run("a", 0, 1000), run("b", 0, 500), run("a", 1, 3000), run("b", 1, 1000), run("a", 2, 1)];
-        let results = Results { runs, ..Results::default() };
-        let ratio = results.ratio("a", "b", Workload::Http2, Metric::Cpu).expect("two pairs");
+        let runs = vec![
+            run("a", 0, 1000),
+            run("b", 0, 500),
+            run("a", 1, 3000),
+            run("b", 1, 1000),
+            run("a", 2, 1),
+        ];
+        let results = Results {
+            runs,
+            ..Results::default()
+        };
+        let ratio = results
+            .ratio("a", "b", Workload::Http2, Metric::Cpu)
+            .expect("two pairs");
         assert_eq!((ratio.min, ratio.median, ratio.max), (2.0, 2.5, 3.0));
         assert_eq!(results.peers(), ["a", "b"]);
         assert_eq!(results.ratio("a", "c", Workload::Http2, Metric::Cpu), None);

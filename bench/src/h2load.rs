@@ -23,11 +23,19 @@ impl ClosedLoop {
         let mut list = self.common();
         if self.post {
             let headers = ["content-type: application/grpc", "te: trailers"];
-            list.extend(headers.iter().flat_map(|header| ["-H".to_owned(), (*header).to_owned()]));
+            list.extend(
+                headers
+                    .iter()
+                    .flat_map(|header| ["-H".to_owned(), (*header).to_owned()]),
+            );
             list.extend(["-d".to_owned(), message.display().to_string()]);
         }
         // In milliseconds, since h2load takes no fractions.
-        list.extend(["-D".to_owned(), format!("{:.0}ms", seconds * 1000.0), url.to_owned()]);
+        list.extend([
+            "-D".to_owned(),
+            format!("{:.0}ms", seconds * 1000.0),
+            url.to_owned(),
+        ]);
         list
     }
 
@@ -70,10 +78,19 @@ pub fn parse(report: &str, body: u64) -> Option<Summary> {
     let (requests, statuses) = (line("requests: ")?, line("status codes: ")?);
     let done = item(requests, "done")?;
     let broken = item(requests, "errored")?.saturating_add(item(requests, "timeout")?);
-    let refused = ["3xx", "4xx", "5xx"].iter().filter_map(|class| item(statuses, class)).sum::<u64>();
-    let data = line("traffic: ")?.rsplit_once('(')?.1.strip_suffix(") data")?;
+    let refused = ["3xx", "4xx", "5xx"]
+        .iter()
+        .filter_map(|class| item(statuses, class))
+        .sum::<u64>();
+    let data = line("traffic: ")?
+        .rsplit_once('(')?
+        .1
+        .strip_suffix(") data")?;
     let whole = data.parse::<u64>().ok()?.checked_div(body)?;
-    let succeeded = done.saturating_sub(broken).saturating_sub(refused).min(whole);
+    let succeeded = done
+        .saturating_sub(broken)
+        .saturating_sub(refused)
+        .min(whole);
     Some(Summary {
         seconds: seconds(finished.split(',').next()?)?,
         succeeded,
@@ -159,9 +176,14 @@ mod tests {
             streams: 1,
             post: false,
         };
-        let arguments = |load: ClosedLoop| load.arguments("http://a/", 2.0, Path::new("m")).join(" ");
+        let arguments =
+            |load: ClosedLoop| load.arguments("http://a/", 2.0, Path::new("m")).join(" ");
         assert_eq!(arguments(load), "-c32 -m1 -t1 --h1 -D 2000ms http://a/");
-        let grpc = ClosedLoop { http1: false, post: true, ..load };
+        let grpc = ClosedLoop {
+            http1: false,
+            post: true,
+            ..load
+        };
         assert!(arguments(grpc).contains("-H te: trailers -d m -D"));
     }
 }

@@ -56,7 +56,11 @@ pub struct HoldArgs {
 /// # Errors
 /// A connection cannot be had.
 pub async fn run(args: HoldArgs) -> anyhow::Result<()> {
-    let tls = if args.tls { Some(Arc::new(Tls::read(&args)?)) } else { None };
+    let tls = if args.tls {
+        Some(Arc::new(Tls::read(&args)?))
+    } else {
+        None
+    };
     let target: Arc<str> = args.target.into();
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let (mut opening, mut held) = (JoinSet::new(), Vec::new());
@@ -82,9 +86,13 @@ pub async fn run(args: HoldArgs) -> anyhow::Result<()> {
 
 /// What keeps a connection open.
 enum Held {
-    Plain { _stream: TcpStream },
+    Plain {
+        _stream: TcpStream,
+    },
     /// Its task answers pings.
-    Http2 { _requests: h2::client::SendRequest<Bytes> },
+    Http2 {
+        _requests: h2::client::SendRequest<Bytes>,
+    },
 }
 
 async fn open(target: &str, tls: Option<&Tls>) -> anyhow::Result<Held> {
@@ -92,8 +100,11 @@ async fn open(target: &str, tls: Option<&Tls>) -> anyhow::Result<Held> {
     stream.set_nodelay(true)?;
     if let Some(tls) = tls {
         let client = ClientConfigRef::Credentials(&tls.credentials);
-        let stream = weft_tls::connect(stream, client, &tls.server, tls.server.as_str(), false).await?;
-        return Ok(Held::Http2 { _requests: exchange(stream).await? });
+        let stream =
+            weft_tls::connect(stream, client, &tls.server, tls.server.as_str(), false).await?;
+        return Ok(Held::Http2 {
+            _requests: exchange(stream).await?,
+        });
     }
     stream.write_all(b"?").await?;
     let mut answer = [0; BODY];
@@ -134,13 +145,24 @@ impl Tls {
         let anchors = TrustAnchors::from_pem(&read(&args.anchors)?)?;
         let key = pem::parse(read(&args.key)?)?;
         let key = PrivateKey::from_pkcs8_der(key.contents())?;
-        let mut chain = pem::parse_many(read(&args.chain)?)?.into_iter().map(pem::Pem::into_contents);
-        let leaf = chain.next().context("no certificate in the file of the chain")?;
+        let mut chain = pem::parse_many(read(&args.chain)?)?
+            .into_iter()
+            .map(pem::Pem::into_contents);
+        let leaf = chain
+            .next()
+            .context("no certificate in the file of the chain")?;
         let name = |name: &Option<String>| Identity::parse(name.as_deref().unwrap_or_default());
         let own = name(&args.name)?;
         let store = Store::new(anchors, own.clone(), own.as_str().to_owned(), key);
-        store.install(leaf, chain.collect(), SystemTime::now() + Duration::from_secs(3600))?;
+        store.install(
+            leaf,
+            chain.collect(),
+            SystemTime::now() + Duration::from_secs(3600),
+        )?;
         let credentials = store.current().context("no credentials")?;
-        Ok(Tls { credentials, server: name(&args.server_name)? })
+        Ok(Tls {
+            credentials,
+            server: name(&args.server_name)?,
+        })
     }
 }

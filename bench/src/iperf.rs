@@ -4,13 +4,19 @@ use serde::Deserialize;
 
 /// Arguments of the server.
 pub fn server_arguments(port: u16) -> Vec<String> {
-    ["-s", "-p"].map(str::to_owned).into_iter().chain([port.to_string()]).collect()
+    ["-s", "-p"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([port.to_string()])
+        .collect()
 }
 
 /// Arguments of the client for so many seconds.
 pub fn client_arguments(host: &str, port: u16, seconds: f64) -> Vec<String> {
     let (port, seconds) = (port.to_string(), format!("{:.0}", seconds.max(1.0)));
-    ["-J", "-c", host, "-p", &port, "-t", &seconds].map(str::to_owned).to_vec()
+    ["-J", "-c", host, "-p", &port, "-t", &seconds]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 #[derive(Deserialize)]
@@ -56,7 +62,8 @@ mod tests {
 
     #[test]
     fn errors_are_passed_on() {
-        let error = parse(r#"{"start":{},"end":{},"error":"unable to connect"}"#).expect_err("an error");
+        let error =
+            parse(r#"{"start":{},"end":{},"error":"unable to connect"}"#).expect_err("an error");
         assert!(error.to_string().contains("unable to connect"));
         assert!(parse("").is_err());
     }

@@ -2,8 +2,10 @@
 //! what is made of the figures ([`figures`], [`report`]). It starts proxies from outside and knows nothing of their inside.
 
 pub mod app;
+pub mod balance;
 pub mod bed;
 pub mod certificates;
+pub mod control_plane;
 pub mod facts;
 pub mod figures;
 pub mod h2load;
@@ -14,6 +16,7 @@ pub mod measure;
 pub mod peer;
 pub mod process;
 pub mod report;
+pub mod results;
 pub mod run;
 pub mod stats;
 pub mod syscalls;
@@ -38,6 +41,10 @@ pub struct Cli {
 pub enum Command {
     /// Compares proxies between two pods on this machine
     Run(Box<run::RunArgs>),
+    /// Simulates ways to balance
+    Balance(balance::BalanceArgs),
+    /// Measures the control plane under thousands of subscriptions
+    ControlPlane(control_plane::ControlPlaneArgs),
     /// Writes the report of a folder of results again, from its runs.json
     Report {
         /// The folder
@@ -49,6 +56,9 @@ pub enum Command {
     /// A load generator; started by `run`
     #[command(hide = true)]
     Load(load::LoadArgs),
+    /// The services that are asked; started by `control-plane`
+    #[command(hide = true)]
+    ControlServer(control_plane::server::ServerArgs),
     /// Holds connections; started by `run`
     #[command(hide = true)]
     Hold(hold::HoldArgs),
@@ -67,9 +77,14 @@ pub fn main() -> ExitCode {
 
 fn execute(command: Command) -> anyhow::Result<()> {
     // One thread, with which the programs that are started by it end.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     match command {
         Command::Run(args) => runtime.block_on(run::run(*args)),
+        Command::Balance(args) => balance::run(&args),
+        Command::ControlPlane(args) => runtime.block_on(control_plane::run(args)),
+        Command::ControlServer(args) => runtime.block_on(control_plane::server::run(args)),
         Command::Report { folder } => {
             let results = serde_json::from_slice(&std::fs::read(folder.join("runs.json"))?)?;
             report::write(&results, &folder)

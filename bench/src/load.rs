@@ -74,7 +74,11 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<()> {
         None => closed(client, &record, args.connections, args.seconds).await,
     }
     let load = record.load(begin.elapsed());
-    Ok(writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(&load)?)?)
+    Ok(writeln!(
+        std::io::stdout().lock(),
+        "{}",
+        serde_json::to_string(&load)?
+    )?)
 }
 
 /// Times of what was answered, and the number of what was not.
@@ -90,7 +94,9 @@ impl Record {
         match timeout(LIMIT, client.shoot()).await {
             Ok(Ok(())) => {
                 let time = due.elapsed().as_micros();
-                self.times_us.lock().push(u64::try_from(time).unwrap_or(u64::MAX));
+                self.times_us
+                    .lock()
+                    .push(u64::try_from(time).unwrap_or(u64::MAX));
             }
             Ok(Err(_)) | Err(_) => drop(self.failed.fetch_add(1, Ordering::Relaxed)),
         }
@@ -108,7 +114,12 @@ impl Record {
 }
 
 /// Requests at fixed times.
-async fn open(client: Arc<Client>, record: &Arc<Record>, rate: u32, seconds: f64) -> anyhow::Result<()> {
+async fn open(
+    client: Arc<Client>,
+    record: &Arc<Record>,
+    rate: u32,
+    seconds: f64,
+) -> anyhow::Result<()> {
     let mut due = pace(rate, seconds)?;
     let room = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut shots = JoinSet::new();
@@ -139,7 +150,9 @@ fn pace(rate: u32, seconds: f64) -> anyhow::Result<mpsc::Receiver<Instant>> {
             }
         }
     };
-    std::thread::Builder::new().name("pace".to_owned()).spawn(body)?;
+    std::thread::Builder::new()
+        .name("pace".to_owned())
+        .spawn(body)?;
     Ok(receiver)
 }
 
@@ -169,7 +182,10 @@ mod tests {
         assert_eq!(times.len(), 20);
         for pair in times.windows(2) {
             let step = pair[1] - pair[0];
-            assert!(step.abs_diff(Duration::from_millis(1)) < Duration::from_micros(1), "{step:?}");
+            assert!(
+                step.abs_diff(Duration::from_millis(1)) < Duration::from_micros(1),
+                "{step:?}"
+            );
         }
     }
 
@@ -189,6 +205,9 @@ mod tests {
             seconds: 1.5,
         };
         let read = Line::parse_from(args.arguments()).args;
-        assert_eq!((read.shape, read.rate, read.seconds), (Shape::Close, Some(7), 1.5));
+        assert_eq!(
+            (read.shape, read.rate, read.seconds),
+            (Shape::Close, Some(7), 1.5)
+        );
     }
 }

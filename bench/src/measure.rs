@@ -56,16 +56,28 @@ pub async fn measure(
     let opaque = workload.generator() != Generator::Iperf;
     let mut bed = Bed::open(peer, programs, opaque).await?;
     let measured = match workload.generator() {
-        Generator::Hold => hold::held(&mut bed, workload, plan).await.map(|(load, proxies)| (load, Some(proxies))),
+        Generator::Hold => hold::held(&mut bed, workload, plan)
+            .await
+            .map(|(load, proxies)| (load, Some(proxies))),
         _ => in_bed(&mut bed, workload, plan).await,
     };
     let closed = bed.close().await;
     let (load, proxies) = measured?;
     closed?;
-    Ok(Run { peer: peer.name.clone(), workload, repetition: 0, load, proxies })
+    Ok(Run {
+        peer: peer.name.clone(),
+        workload,
+        repetition: 0,
+        load,
+        proxies,
+    })
 }
 
-async fn in_bed(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Result<(Load, Option<Proxies>)> {
+async fn in_bed(
+    bed: &mut Bed,
+    workload: Workload,
+    plan: &Plan,
+) -> anyhow::Result<(Load, Option<Proxies>)> {
     prepare(bed, workload).await?;
     let Some(pair) = bed.proxies() else {
         load(bed, workload, plan, plan.warm_up).await?;
@@ -76,7 +88,9 @@ async fn in_bed(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Resul
     for (proxy, pid) in figures.iter_mut().zip(pids) {
         proxy.idle_kb = process::resident_kb(pid)?;
     }
-    load(bed, workload, plan, plan.warm_up).await.context("warm-up")?;
+    load(bed, workload, plan, plan.warm_up)
+        .await
+        .context("warm-up")?;
     let before = both(pids)?;
     let (done, most) = watched(load(bed, workload, plan, plan.seconds), pids).await;
     let (done, after) = (done?, both(pids).context("a proxy ended under the load")?);
@@ -121,8 +135,13 @@ async fn count_calls(
     plan: &Plan,
     pair: Pair,
 ) -> anyhow::Result<[Option<Counted>; 2]> {
-    let Some(strace) = &plan.strace else { return Ok([None, None]) };
-    let tracers = [Tracer::attach(strace, pair.client).await?, Tracer::attach(strace, pair.server).await?];
+    let Some(strace) = &plan.strace else {
+        return Ok([None, None]);
+    };
+    let tracers = [
+        Tracer::attach(strace, pair.client).await?,
+        Tracer::attach(strace, pair.server).await?,
+    ];
     let done = load(bed, workload, plan, plan.warm_up.max(1.0)).await;
     let mut counted = [None, None];
     for (tracer, counted) in tracers.into_iter().zip(&mut counted) {
@@ -160,24 +179,47 @@ async fn load(bed: &Bed, workload: Workload, plan: &Plan, seconds: f64) -> anyho
             command.args(load.arguments(&url, seconds, &bed.scratch()?.join("message")));
             let report = bed.output(Pod::Client, command, limit).await?;
             let summary = h2load::parse(&report, body as u64).context("h2load gives no report")?;
-            anyhow::ensure!(summary.succeeded > 0, "no request succeeded, {} failed", summary.failed);
+            anyhow::ensure!(
+                summary.succeeded > 0,
+                "no request succeeded, {} failed",
+                summary.failed
+            );
             let units = summary.succeeded as f64 * workload.units_each();
-            Ok(Load { seconds: summary.seconds, units, failed: summary.failed, latency: None })
+            Ok(Load {
+                seconds: summary.seconds,
+                units,
+                failed: summary.failed,
+                latency: None,
+            })
         }
         Generator::Own(shape, connections) => {
             let rate = workload.is_rated().then_some(plan.rate);
-            let args = LoadArgs { shape, target: format!("{host}:{port}"), connections, rate, seconds };
+            let args = LoadArgs {
+                shape,
+                target: format!("{host}:{port}"),
+                connections,
+                rate,
+                seconds,
+            };
             let mut command = Command::new(bed.bench());
             command.args(args.arguments());
             let load: Load = serde_json::from_str(&bed.output(Pod::Client, command, limit).await?)?;
-            anyhow::ensure!(load.units > 0.0, "no request succeeded, {} failed", load.failed);
+            anyhow::ensure!(
+                load.units > 0.0,
+                "no request succeeded, {} failed",
+                load.failed
+            );
             Ok(load)
         }
         Generator::Iperf => {
             let mut command = Command::new("iperf3");
             command.args(iperf::client_arguments(&host, port, seconds));
             let (bytes, seconds) = iperf::parse(&bed.output(Pod::Client, command, limit).await?)?;
-            Ok(Load { seconds, units: bytes / 1e9, ..Load::default() })
+            Ok(Load {
+                seconds,
+                units: bytes / 1e9,
+                ..Load::default()
+            })
         }
         Generator::Hold => anyhow::bail!("connections are held, not loaded"),
     }

@@ -59,10 +59,17 @@ impl Programs {
     /// Programs of ours in `folder`; Envoy as named, else where the set-up puts it, else on the path.
     pub fn find(folder: &Path, envoy: Option<PathBuf>) -> Self {
         let there = |path: PathBuf| path.is_file().then_some(path);
-        let envoy = envoy.or_else(|| there(PathBuf::from(ENVOY))).or_else(|| on_path("envoy"));
+        let envoy = envoy
+            .or_else(|| there(PathBuf::from(ENVOY)))
+            .or_else(|| on_path("envoy"));
         // Our own path is known wherever /proc is.
         let bench = std::env::current_exe().unwrap_or_else(|_| folder.join("weft-bench"));
-        Programs { weft: folder.join("weft"), proxy: folder.join("weft-proxy"), bench, envoy }
+        Programs {
+            weft: folder.join("weft"),
+            proxy: folder.join("weft-proxy"),
+            bench,
+            envoy,
+        }
     }
 
     /// The contestant of a name: `none`, `weft`, `envoy`, `haproxy`, `nginx`.
@@ -71,20 +78,27 @@ impl Programs {
     /// It is not known, or its program is not there.
     pub fn peer(&self, name: &str) -> anyhow::Result<Peer> {
         let installed = |program: &str| {
-            on_path(program).with_context(|| format!("{program} is missing: run scripts/setup-bench"))
+            on_path(program)
+                .with_context(|| format!("{program} is missing: run scripts/setup-bench"))
         };
-        let kind = match name {
-            "none" => Kind::None,
-            "weft" => Kind::Mesh(self.proxy.clone()),
-            "envoy" => Kind::Envoy(
-                self.envoy.clone().context("envoy is missing: run scripts/setup-bench, or name it with --envoy")?,
-            ),
-            "haproxy" => Kind::Haproxy(installed("haproxy")?),
-            "nginx" => Kind::Nginx(installed("nginx")?),
-            other => anyhow::bail!("unknown peer `{other}`: none, weft, envoy, haproxy, nginx, or --peer NAME=PATH"),
+        let kind =
+            match name {
+                "none" => Kind::None,
+                "weft" => Kind::Mesh(self.proxy.clone()),
+                "envoy" => Kind::Envoy(self.envoy.clone().context(
+                    "envoy is missing: run scripts/setup-bench, or name it with --envoy",
+                )?),
+                "haproxy" => Kind::Haproxy(installed("haproxy")?),
+                "nginx" => Kind::Nginx(installed("nginx")?),
+                other => anyhow::bail!(
+                    "unknown peer `{other}`: none, weft, envoy, haproxy, nginx, or --peer NAME=PATH"
+                ),
+            };
+        let peer = Peer {
+            name: name.to_owned(),
+            kind,
         };
-        let peer = Peer { name: name.to_owned(), kind };
-        peer.program().map_or(Ok(()), |path| executable(path)).map(|()| peer)
+        peer.program().map_or(Ok(()), executable).map(|()| peer)
     }
 }
 
@@ -96,23 +110,35 @@ pub fn program(text: &str) -> Result<Peer, String> {
     let (name, path) = text.split_once('=').ok_or("write NAME=PATH")?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || !name.chars().all(plain) {
-        return Err(format!("`{name}` is no name: use letters, digits, `-`, `_` and `.`"));
+        return Err(format!(
+            "`{name}` is no name: use letters, digits, `-`, `_` and `.`"
+        ));
     }
     let path = PathBuf::from(path);
     executable(&path).map_err(|error| error.to_string())?;
-    Ok(Peer { name: name.to_owned(), kind: Kind::Mesh(path) })
+    Ok(Peer {
+        name: name.to_owned(),
+        kind: Kind::Mesh(path),
+    })
 }
 
 fn executable(path: &Path) -> anyhow::Result<()> {
-    anyhow::ensure!(path.is_file(), "{} is missing: build it, or run scripts/setup-bench", path.display());
+    anyhow::ensure!(
+        path.is_file(),
+        "{} is missing: build it, or run scripts/setup-bench",
+        path.display()
+    );
     Ok(())
 }
 
 /// A program of the system; daemons are in folders that are not on every user's path.
 pub fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
-    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    folders
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
 }
 
 /// nginx's module for bytes, which Debian packages apart.
@@ -123,7 +149,9 @@ impl Peer {
     pub fn program(&self) -> Option<&Path> {
         match &self.kind {
             Kind::None => None,
-            Kind::Mesh(path) | Kind::Envoy(path) | Kind::Haproxy(path) | Kind::Nginx(path) => Some(path),
+            Kind::Mesh(path) | Kind::Envoy(path) | Kind::Haproxy(path) | Kind::Nginx(path) => {
+                Some(path)
+            }
         }
     }
 
@@ -135,8 +163,12 @@ impl Peer {
     /// Why it cannot take part in a workload.
     pub fn lacks(&self, workload: Workload) -> Option<&'static str> {
         match (&self.kind, workload) {
-            (Kind::None, Workload::IdleOpaque | Workload::IdleHttp2) => Some("it has no memory of its own"),
-            (Kind::Nginx(_), _) if workload.protocol() == Protocol::Opaque && stream_module().is_none() => {
+            (Kind::None, Workload::IdleOpaque | Workload::IdleHttp2) => {
+                Some("it has no memory of its own")
+            }
+            (Kind::Nginx(_), _)
+                if workload.protocol() == Protocol::Opaque && stream_module().is_none() =>
+            {
                 Some("the package libnginx-mod-stream is missing: run scripts/setup-bench")
             }
             (Kind::Nginx(_), Workload::Grpc | Workload::GrpcStream) => {
@@ -160,17 +192,33 @@ impl Peer {
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn command(&self, side: Side, wiring: &Wiring, folder: &Path) -> anyhow::Result<Option<Command>> {
+    pub fn command(
+        &self,
+        side: Side,
+        wiring: &Wiring,
+        folder: &Path,
+    ) -> anyhow::Result<Option<Command>> {
         let file = folder.join("proxy.conf");
         let (program, text, before) = match &self.kind {
             Kind::None | Kind::Mesh(_) => return Ok(None),
-            Kind::Haproxy(path) => (path, haproxy::configuration(side, wiring), vec!["-db", "-f"]),
+            Kind::Haproxy(path) => (
+                path,
+                haproxy::configuration(side, wiring),
+                vec!["-db", "-f"],
+            ),
             Kind::Nginx(path) => {
                 let text = nginx::configuration(side, wiring, folder, stream_module());
                 (path, text, vec!["-e", "stderr", "-c"])
             }
             Kind::Envoy(path) => {
-                let arguments = vec!["--concurrency", "1", "--disable-hot-restart", "--log-level", "warn", "-c"];
+                let arguments = vec![
+                    "--concurrency",
+                    "1",
+                    "--disable-hot-restart",
+                    "--log-level",
+                    "warn",
+                    "-c",
+                ];
                 (path, envoy::configuration(side, wiring), arguments)
             }
         };
@@ -198,7 +246,9 @@ pub fn version(program: &Path, flag: &str) -> Option<String> {
     // nginx and strace disagree about where this belongs.
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
-    let line = text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit()))?;
+    let line = text
+        .lines()
+        .find(|line| line.contains(|c: char| c.is_ascii_digit()))?;
     // Envoy begins with the path by which it was called.
     let own = program.to_string_lossy();
     let name = program.file_name()?.to_string_lossy();

@@ -7,8 +7,6 @@ pub mod view;
 
 use std::path::Path;
 
-use anyhow::Context;
-
 use crate::figures::Results;
 
 /// Writes all files of a report into a folder, which is made.
@@ -16,18 +14,13 @@ use crate::figures::Results;
 /// # Errors
 /// Those of the file system.
 pub fn write(results: &Results, folder: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let files = [
         ("runs.json", serde_json::to_string_pretty(results)? + "\n"),
         ("summary.md", markdown::summary(results)),
         ("report.html", html::page(results)),
         ("plot.svg", html::overview(results)),
     ];
-    for (name, text) in files {
-        let path = folder.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    crate::results::write(folder, &files)
 }
 
 /// A number with about three digits that matter.
@@ -50,7 +43,11 @@ fn grouped(value: f64) -> String {
         }
         text.push(digit);
     }
-    if value < 0.0 { format!("-{text}") } else { text }
+    if value < 0.0 {
+        format!("-{text}")
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -60,6 +57,9 @@ mod tests {
     #[test]
     fn numbers_have_three_digits_that_matter() {
         let texts = [0.1234, 1.5, 12.34, 123.4, 1234.5, -1_234_567.0].map(number);
-        assert_eq!(texts, ["0.12", "1.50", "12.3", "123", "1,234", "-1,234,567"]);
+        assert_eq!(
+            texts,
+            ["0.12", "1.50", "12.3", "123", "1,234", "-1,234,567"]
+        );
     }
 }

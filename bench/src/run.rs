@@ -6,21 +6,20 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use time::OffsetDateTime;
-use time::macros::format_description;
 use tokio::time::Instant;
 
 use crate::facts::facts;
 use crate::figures::{Metric, Results, Run};
 use crate::measure::{self, Plan};
 use crate::peer::{self, Peer, Programs, on_path};
-use crate::report;
 use crate::workload::Workload;
+use crate::{report, results};
 
 /// Peers of a run without a choice.
 const PEERS: [&str; 5] = ["none", "weft", "haproxy", "envoy", "nginx"];
 /// Peers and workloads of `--quick`.
 const QUICK: [&str; 2] = ["weft", "haproxy"];
+const QUICK_WORKLOADS: [Workload; 2] = [Workload::Http2, Workload::Http1];
 
 /// Arguments of `weft-bench run`.
 #[derive(Args, Clone, Debug)]
@@ -75,40 +74,67 @@ pub struct RunArgs {
 /// What cannot be measured; what was measured before is written nevertheless.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let args = if args.quick { quick(args) } else { args };
-    ensure!(args.reps > 0 && args.seconds >= 0.5, "at least one repetition of half a second is needed");
-    raise_limits()?;
-    let folder = own_folder(args.bin_dir.clone())?;
-    let programs = Programs::find(&folder, args.envoy.clone());
-    let (peers, mut left_out) = contestants(&args, &programs)?;
-    let workloads = if args.workloads.is_empty() { Workload::usual() } else { args.workloads.clone() };
+    ensure!(
+        args.reps > 0 && args.seconds >= 0.5,
+        "at least one repetition of half a second is needed"
+    );
     for tool in ["h2load", "iperf3"] {
-        ensure!(on_path(tool).is_some(), "{tool} is missing: run scripts/setup-bench");
+        ensure!(
+            on_path(tool).is_some(),
+            "{tool} is missing: run scripts/setup-bench"
+        );
     }
+    raise_limits()?;
+    let programs = Programs::find(&own_folder(args.bin_dir.clone())?, args.envoy.clone());
+    let (peers, mut left_out) = contestants(&args, &programs)?;
+    let pairs = pairs(&args, &peers, &mut left_out);
+    for note in &left_out {
+        eprintln!("left out: {note}");
+    }
+    let mut facts = facts(&peers, &programs);
+    facts.push((
+        "load".to_owned(),
+        format!("{} s × {} repetitions", args.seconds, args.reps),
+    ));
+    let mut found = Results {
+        facts,
+        left_out,
+        runs: Vec::new(),
+    };
+    let output = args.output.clone().map_or_else(|| results::dated(""), Ok)?;
+    let measured = tokio::select! {
+        measured = all(&args, &programs, &pairs, &mut found) => measured,
+        () = weft_runtime::process::terminated() => Err(anyhow::anyhow!("interrupted")),
+    };
+    if !found.runs.is_empty() {
+        report::write(&found, &output)?;
+        println!("{}", report::markdown::summary(&found));
+        println!("written to {}", output.display());
+    }
+    measured
+}
+
+/// What is measured in one repetition, in this order: all peers with one workload, then all with the next.
+fn pairs<'a>(
+    args: &RunArgs,
+    peers: &'a [Peer],
+    left_out: &mut Vec<String>,
+) -> Vec<(&'a Peer, Workload)> {
+    let workloads = if args.workloads.is_empty() {
+        Workload::usual()
+    } else {
+        args.workloads.clone()
+    };
     let mut pairs = Vec::new();
     for workload in workloads {
-        for peer in &peers {
+        for peer in peers {
             match peer.lacks(workload) {
                 Some(why) => left_out.push(format!("{} × {workload}: {why}", peer.name)),
                 None => pairs.push((peer, workload)),
             }
         }
     }
-    let mut results = Results { facts: facts(&peers, &programs), left_out, runs: Vec::new() };
-    results.facts.push(("load".to_owned(), format!("{} s × {} repetitions", args.seconds, args.reps)));
-    for note in &results.left_out {
-        eprintln!("left out: {note}");
-    }
-    let output = args.output.clone().map_or_else(dated, Ok)?;
-    let measured = tokio::select! {
-        measured = all(&args, &programs, &pairs, &mut results) => measured,
-        () = terminated() => Err(anyhow::anyhow!("interrupted")),
-    };
-    if !results.runs.is_empty() {
-        report::write(&results, &output)?;
-        println!("{}", report::markdown::summary(&results));
-        println!("written to {}", output.display());
-    }
-    measured
+    pairs
 }
 
 async fn all(
@@ -132,7 +158,9 @@ async fn all(
                 strace,
             };
             let run = measure::measure(peer, programs, *workload, &plan).await;
-            let run = run.with_context(|| format!("{} × {workload}, repetition {}", peer.name, repetition + 1))?;
+            let run = run.with_context(|| {
+                format!("{} × {workload}, repetition {}", peer.name, repetition + 1)
+            })?;
             let run = Run { repetition, ..run };
             let done = results.runs.len() + 1;
             eprintln!("{}", progress(&run, done, total, begin.elapsed()));
@@ -151,10 +179,14 @@ fn progress(run: &Run, done: usize, total: usize, elapsed: Duration) -> String {
         (Metric::P99, " ms p99"),
         (Metric::Loaded, " MB"),
     ];
-    let known = figures.iter().filter_map(|(metric, unit)| {
-        Some(format!("{}{unit}", report::number(metric.of(run)?)))
-    });
-    let failed = if run.load.failed > 0 { format!(" · {} FAILED", run.load.failed) } else { String::new() };
+    let known = figures
+        .iter()
+        .filter_map(|(metric, unit)| Some(format!("{}{unit}", report::number(metric.of(run)?))));
+    let failed = if run.load.failed > 0 {
+        format!(" · {} FAILED", run.load.failed)
+    } else {
+        String::new()
+    };
     // Each run takes about as long as those before.
     let left = elapsed.as_secs_f64() / done as f64 * total.saturating_sub(done) as f64;
     format!(
@@ -167,11 +199,18 @@ fn progress(run: &Run, done: usize, total: usize, elapsed: Duration) -> String {
 }
 
 fn quick(args: RunArgs) -> RunArgs {
-    let or = |given: Vec<String>, usual: &[&str]| {
-        if given.is_empty() { usual.iter().map(|name| (*name).to_owned()).collect() } else { given }
-    };
+    let (peers, workloads) = (args.peers.clone(), args.workloads.clone());
     RunArgs {
-        peers: or(args.peers, &QUICK),
+        peers: if peers.is_empty() {
+            QUICK.map(str::to_owned).to_vec()
+        } else {
+            peers
+        },
+        workloads: if workloads.is_empty() {
+            QUICK_WORKLOADS.to_vec()
+        } else {
+            workloads
+        },
         reps: 2,
         seconds: 2.0,
         warm_up: 0.5,
@@ -193,17 +232,29 @@ fn contestants(args: &RunArgs, programs: &Programs) -> anyhow::Result<(Vec<Peer>
     }
     peers.extend(args.programs.iter().cloned());
     for (at, peer) in peers.iter().enumerate() {
-        ensure!(peers.iter().skip(at + 1).all(|other| other.name != peer.name), "two peers are named `{}`", peer.name);
+        ensure!(
+            peers
+                .iter()
+                .skip(at + 1)
+                .all(|other| other.name != peer.name),
+            "two peers are named `{}`",
+            peer.name
+        );
     }
     Ok((peers, left_out))
 }
 
 fn own_folder(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
-    let folder = named.or_else(|| own.parent().map(Path::to_owned)).context("a program is in a folder")?;
+    let folder = named
+        .or_else(|| own.parent().map(Path::to_owned))
+        .context("a program is in a folder")?;
     for program in ["weft", "weft-proxy"] {
         if !folder.join(program).is_file() {
-            bail!("{} has no {program}: run `make build`, or name the folder with --bin-dir", folder.display());
+            bail!(
+                "{} has no {program}: run `make build`, or name the folder with --bin-dir",
+                folder.display()
+            );
         }
     }
     // Absolute, because the mesh host is started in another folder.
@@ -216,31 +267,18 @@ const DESCRIPTORS: u64 = 131_072;
 /// Raises the limit of descriptors for this process and those it starts; only root may go beyond the hard one.
 fn raise_limits() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS.max(hard), DESCRIPTORS.max(hard));
-    raised.or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard)).context("the limit of descriptors")
+    let raised = setrlimit(
+        Resource::RLIMIT_NOFILE,
+        DESCRIPTORS.max(hard),
+        DESCRIPTORS.max(hard),
+    );
+    raised
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
+        .context("the limit of descriptors")
 }
 
 /// Connections that a proxy can pass on: two descriptors each, and some for itself.
 fn room() -> anyhow::Result<usize> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(usize::try_from(soft.saturating_sub(400) / 2)?)
-}
-
-fn dated() -> anyhow::Result<PathBuf> {
-    let format = format_description!("[year]-[month]-[day]-[hour][minute][second]");
-    let now = OffsetDateTime::now_utc().format(format)?;
-    Ok(Path::new("bench/results").join(now))
-}
-
-async fn terminated() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        // Then the default action of the signals holds, which ends the process and, with its thread, its children.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }

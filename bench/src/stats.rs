@@ -16,13 +16,20 @@ pub struct Spread {
 impl Spread {
     /// Of all finite values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let mut values: Vec<f64> = values
+            .into_iter()
+            .filter(|value| value.is_finite())
+            .collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let half = values.len() / 2;
         let upper = *values.get(half)?;
         let lower = *values.get((values.len() - 1) / 2)?;
-        Some(Spread { median: f64::midpoint(lower, upper), min, max })
+        Some(Spread {
+            median: f64::midpoint(lower, upper),
+            min,
+            max,
+        })
     }
 }
 
@@ -45,7 +52,12 @@ impl Percentiles {
         samples.sort_unstable();
         let max_us = *samples.last()?;
         let at = |per_mille| rank(&samples, per_mille).unwrap_or(max_us);
-        Some(Percentiles { p50_us: at(500), p99_us: at(990), p999_us: at(999), max_us })
+        Some(Percentiles {
+            p50_us: at(500),
+            p99_us: at(990),
+            p999_us: at(999),
+            max_us,
+        })
     }
 }
 
@@ -62,7 +74,8 @@ mod tests {
 
     #[test]
     fn the_middle_of_even_and_odd() {
-        let median = |values: &[f64]| Spread::of(values.iter().copied()).map(|spread| spread.median);
+        let median =
+            |values: &[f64]| Spread::of(values.iter().copied()).map(|spread| spread.median);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[7.0]), Some(7.0));

@@ -29,7 +29,11 @@ impl Tracer {
     pub async fn attach(strace: &Path, pid: u32) -> std::io::Result<Self> {
         let mut command = Command::new(strace);
         command.args(["-c", "-f", "-U", "calls,name", "-p", &pid.to_string()]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         let child = command.spawn()?;
         sleep(ATTACH).await;
         Ok(Tracer(child))

@@ -42,18 +42,66 @@ pub enum Workload {
 
 /// All of them, with their names and what they are.
 const ALL: [(Workload, &str, &str); 12] = [
-    (Workload::Http2, "http2", "HTTP/2, 8 connections × 16 streams, closed loop"),
-    (Workload::Http1, "http1", "HTTP/1.1, 32 connections, closed loop"),
-    (Workload::Http2Rate, "http2-rate", "HTTP/2 at a fixed rate over 8 connections, times from when a request was due"),
-    (Workload::Http1Rate, "http1-rate", "HTTP/1.1 at a fixed rate, times from when a request was due"),
-    (Workload::Opaque, "opaque", "bytes over one connection, iperf3"),
-    (Workload::Short, "short", "a TCP connection for each exchange of 16 bytes and 1 KiB, 16 at once"),
-    (Workload::Close, "close", "HTTP/1.1 with `connection: close`, 16 at once"),
-    (Workload::Grpc, "grpc", "gRPC unary, 100 bytes, 8 connections × 16 streams, closed loop"),
-    (Workload::GrpcStream, "grpc-stream", "gRPC answers of 100 messages, 8 connections × 4 streams, closed loop"),
-    (Workload::Large, "large", "answers of 1 MiB over HTTP/2, 8 connections × 1 stream, closed loop"),
-    (Workload::IdleOpaque, "idle-opaque", "connections of bytes without traffic"),
-    (Workload::IdleHttp2, "idle-http2", "HTTP/2 connections with mutual TLS to the server side, one request each, then no traffic"),
+    (
+        Workload::Http2,
+        "http2",
+        "HTTP/2, 8 connections × 16 streams, closed loop",
+    ),
+    (
+        Workload::Http1,
+        "http1",
+        "HTTP/1.1, 32 connections, closed loop",
+    ),
+    (
+        Workload::Http2Rate,
+        "http2-rate",
+        "HTTP/2 at a fixed rate over 8 connections, times from when a request was due",
+    ),
+    (
+        Workload::Http1Rate,
+        "http1-rate",
+        "HTTP/1.1 at a fixed rate, times from when a request was due",
+    ),
+    (
+        Workload::Opaque,
+        "opaque",
+        "bytes over one connection, iperf3",
+    ),
+    (
+        Workload::Short,
+        "short",
+        "a TCP connection for each exchange of 16 bytes and 1 KiB, 16 at once",
+    ),
+    (
+        Workload::Close,
+        "close",
+        "HTTP/1.1 with `connection: close`, 16 at once",
+    ),
+    (
+        Workload::Grpc,
+        "grpc",
+        "gRPC unary, 100 bytes, 8 connections × 16 streams, closed loop",
+    ),
+    (
+        Workload::GrpcStream,
+        "grpc-stream",
+        "gRPC answers of 100 messages, 8 connections × 4 streams, closed loop",
+    ),
+    (
+        Workload::Large,
+        "large",
+        "answers of 1 MiB over HTTP/2, 8 connections × 1 stream, closed loop",
+    ),
+    (
+        Workload::IdleOpaque,
+        "idle-opaque",
+        "connections of bytes without traffic",
+    ),
+    (
+        Workload::IdleHttp2,
+        "idle-http2",
+        "HTTP/2 connections with mutual TLS to the server side, one request each, then no traffic",
+    ),
 ];
 
 /// What a workload is counted in.
@@ -104,7 +152,12 @@ pub enum Generator {
 impl Workload {
     /// What a run without a choice does.
     pub fn usual() -> Vec<Workload> {
-        vec![Workload::Http2, Workload::Http1, Workload::Http2Rate, Workload::Opaque]
+        vec![
+            Workload::Http2,
+            Workload::Http1,
+            Workload::Http2Rate,
+            Workload::Opaque,
+        ]
     }
 
     /// What it is, in a few words.
@@ -148,7 +201,12 @@ impl Workload {
     /// What makes its load.
     pub fn generator(self) -> Generator {
         let h2load = |http1, connections, streams, path, body| Generator::H2load {
-            load: ClosedLoop { http1, connections, streams, post: false },
+            load: ClosedLoop {
+                http1,
+                connections,
+                streams,
+                post: false,
+            },
             path,
             body,
         };
@@ -169,12 +227,19 @@ impl Workload {
 
     fn entry(self) -> (Workload, &'static str, &'static str) {
         // Each variant is in the list, which a test checks.
-        ALL.into_iter().find(|(workload, ..)| *workload == self).unwrap_or((self, "?", "?"))
+        ALL.into_iter()
+            .find(|(workload, ..)| *workload == self)
+            .unwrap_or((self, "?", "?"))
     }
 }
 
 fn grpc(streams: u32, path: &'static str, body: usize) -> Generator {
-    let load = ClosedLoop { http1: false, connections: 8, streams, post: true };
+    let load = ClosedLoop {
+        http1: false,
+        connections: 8,
+        streams,
+        post: true,
+    };
     Generator::H2load { load, path, body }
 }
 
@@ -207,6 +272,11 @@ mod tests {
             assert_eq!(workload.to_string(), name);
             assert_eq!(serde_json::to_value(workload).expect("a name"), name);
         }
-        assert!("http3".parse::<Workload>().expect_err("unknown").contains("http2, http1"));
+        assert!(
+            "http3"
+                .parse::<Workload>()
+                .expect_err("unknown")
+                .contains("http2, http1")
+        );
     }
 }

@@ -30,6 +30,9 @@ use weft_runtime::metrics::Registry;
 use weft_runtime::{drain, net, process};
 use weft_tls::{Store, TrustAnchors};
 
+/// Time between two sweeps.
+const SWEEP: Duration = Duration::from_secs(5);
+
 /// Why the proxy did not start (exit code 1, contract 1.1).
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -100,9 +103,6 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
         tokio::spawn(outbound.clone().serve(listener, signal.source()));
     }
     tracing::info!(id = %store.id(), "serving");
-    if let Err(error) = weft_runtime::memory::release_start_up_code() {
-        tracing::debug!(%error, "start-up code stays resident");
-    }
 
     end.await;
     match signal.drain(settings.runtime.shutdown_grace).await {
@@ -114,11 +114,15 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Forgets series that nobody has used for a while.
+/// Forgets series that nobody has used for a while, and takes code that does not run any more out of memory: what a
+/// start, a certificate or a burst needed. What is still needed comes back at a cost of microseconds.
 async fn sweep(registry: Arc<Registry>) {
     loop {
-        tokio::time::sleep(Duration::from_secs(10)).await;
+        tokio::time::sleep(SWEEP).await;
         registry.sweep(std::time::Instant::now());
+        if let Err(error) = weft_runtime::memory::release_code() {
+            tracing::debug!(%error, "code that does not run stays resident");
+        }
     }
 }
 

@@ -27,6 +27,7 @@ use ports::{Port, Ports};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -118,6 +119,9 @@ struct Connection {
     port: Port,
     drain: drain::Watch,
 }
+
+/// What is left of a connection's life once it is set up: requests, or bytes, to the end.
+type Rest = Pin<Box<dyn Future<Output = Result<(), InboundError>> + Send>>;
 
 /// Why an inbound connection was ended by the proxy.
 #[derive(Debug, thiserror::Error)]
@@ -252,12 +256,25 @@ impl Inbound {
         target: SocketAddr,
         drain: drain::Watch,
     ) -> Result<(), InboundError> {
+        // Boxed, and gone afterwards: setting up takes more memory than an idle connection may.
+        let rest = Box::pin(self.set_up(tcp, client, target, drain)).await?;
+        rest.await
+    }
+
+    /// Policy, TLS, protocol, authorization, and for bytes the connection to the application.
+    async fn set_up(
+        self: &Arc<Self>,
+        tcp: TcpStream,
+        client: SocketAddr,
+        target: SocketAddr,
+        drain: drain::Watch,
+    ) -> Result<Rest, InboundError> {
         let settings = &self.context.settings;
         // A socket that cannot be configured has been closed already; reading it will tell.
         let _ = net::configure(&tcp, &settings.side.accept.socket);
         let stream = Stream::plain(tcp);
         if target.port() == settings.listen.port() {
-            return Box::pin(self.direct(stream, client, target, drain)).await;
+            return self.direct(stream, client, target, drain).await;
         }
         let port = self.ports.port(target.port())?;
         let policy = port.policy();
@@ -268,7 +285,7 @@ impl Inbound {
         };
         let mut stream = stream;
         if policy.protocol != Protocol::Opaque {
-            (stream, peer.tls) = Box::pin(self.terminate(stream, false)).await?;
+            (stream, peer.tls) = self.terminate(stream, false).await?;
         }
         let connection = Connection {
             stream,
@@ -276,7 +293,7 @@ impl Inbound {
             port,
             drain,
         };
-        Box::pin(self.by_protocol(connection, &policy)).await
+        self.by_protocol(connection, &policy).await
     }
 
     /// Where the client meant to go: an address of this workload, else nobody's business.
@@ -333,10 +350,9 @@ impl Inbound {
         client: SocketAddr,
         target: SocketAddr,
         drain: drain::Watch,
-    ) -> Result<(), InboundError> {
+    ) -> Result<Rest, InboundError> {
         let limit = self.context.settings.side.detect_timeout;
-        // Boxed, as all that is over soon: an idle connection is as large as its largest await.
-        let (mut stream, tls) = Box::pin(self.terminate(stream, true)).await?;
+        let (mut stream, tls) = self.terminate(stream, true).await?;
         if tls.identity().is_none() {
             return Err(DirectError::NotMutual.into());
         }
@@ -359,8 +375,8 @@ impl Inbound {
             drain,
         };
         match header.protocol {
-            Some(SessionProtocol::Http1) => self.http(connection, Version::Http1).await,
-            Some(SessionProtocol::Http2) => self.http(connection, Version::Http2).await,
+            Some(SessionProtocol::Http1) => Ok(self.http(connection, Version::Http1)),
+            Some(SessionProtocol::Http2) => Ok(self.http(connection, Version::Http2)),
             None => self.opaque(connection).await,
         }
     }
@@ -369,7 +385,7 @@ impl Inbound {
         self: &Arc<Self>,
         mut connection: Connection,
         policy: &ServerPolicy,
-    ) -> Result<(), InboundError> {
+    ) -> Result<Rest, InboundError> {
         let tls = &connection.peer.tls;
         if matches!(tls, TlsStatus::Opaque(_)) {
             return self.opaque(connection).await;
@@ -379,39 +395,35 @@ impl Inbound {
             Protocol::Detect { timeout } => timeout,
             // The other proxy may have carried HTTP/1 on HTTP/2.
             Protocol::Http1 if matches!(tls, TlsStatus::Mesh(_)) => default,
-            Protocol::Http1 => return self.http(connection, Version::Http1).await,
-            Protocol::Http2 => return self.http(connection, Version::Http2).await,
+            Protocol::Http1 => return Ok(self.http(connection, Version::Http1)),
+            Protocol::Http2 => return Ok(self.http(connection, Version::Http2)),
             Protocol::Opaque | Protocol::Tls => return self.opaque(connection).await,
             Protocol::Invalid(_) => default,
         };
         let carried = detect::http(&mut connection.stream, limit).await;
         match carried.map_err(InboundError::Detect)? {
-            Carried::Http1 => self.http(connection, Version::Http1).await,
-            Carried::Http2 => self.http(connection, Version::Http2).await,
+            Carried::Http1 => Ok(self.http(connection, Version::Http1)),
+            Carried::Http2 => Ok(self.http(connection, Version::Http2)),
             Carried::Silent if policy.protocol == Protocol::Http1 => {
-                self.http(connection, Version::Http1).await
+                Ok(self.http(connection, Version::Http1))
             }
             Carried::NotHttp | Carried::Silent => self.opaque(connection).await,
-            Carried::Closed => Ok(()),
+            Carried::Closed => Ok(Box::pin(std::future::ready(Ok(())))),
         }
     }
 
     /// Requests to the application, until the client is done.
-    async fn http(
-        self: &Arc<Self>,
-        connection: Connection,
-        version: Version,
-    ) -> Result<(), InboundError> {
+    fn http(self: &Arc<Self>, connection: Connection, version: Version) -> Rest {
         let upstream = Upstream::App(self.client(connection.peer.target));
-        self.requests(connection, version, upstream).await
+        self.requests(connection, version, upstream)
     }
 
-    async fn requests(
+    fn requests(
         self: &Arc<Self>,
         connection: Connection,
         version: Version,
         upstream: Upstream,
-    ) -> Result<(), InboundError> {
+    ) -> Rest {
         let Connection {
             mut stream,
             peer,
@@ -420,25 +432,26 @@ impl Inbound {
         } = connection;
         self.count(&mut stream, &peer, &port.policy());
         let handler = HttpConnection::new(self.clone(), peer, port, upstream, drain.clone());
+        let (limits, http2) = (self.context.limits, self.context.server_http2);
         match version {
-            Version::Http1 => {
-                let served = h1::serve(stream, handler, self.context.limits, drain);
-                Box::pin(served).await.map_err(InboundError::Http1)
-            }
-            Version::Http2 => {
-                let served = h2::serve(stream, handler, self.context.server_http2, drain);
-                Box::pin(served).await.map_err(InboundError::Http2)
-            }
+            Version::Http1 => Box::pin(async move {
+                let served = h1::serve(stream, handler, limits, drain).await;
+                served.map_err(InboundError::Http1)
+            }),
+            Version::Http2 => Box::pin(async move {
+                let served = h2::serve(stream, handler, http2, drain).await;
+                served.map_err(InboundError::Http2)
+            }),
         }
     }
 
-    /// Bytes to the application, for as long as policy lets them through (contract 3.2).
-    async fn opaque(self: &Arc<Self>, connection: Connection) -> Result<(), InboundError> {
+    /// Bytes: connects to the application if policy lets the client (contract 3.2).
+    async fn opaque(self: &Arc<Self>, connection: Connection) -> Result<Rest, InboundError> {
         let Connection {
             mut stream,
             peer,
             port,
-            drain: _held,
+            drain,
         } = connection;
         let policy = port.policy();
         self.count(&mut stream, &peer, &policy);
@@ -451,11 +464,16 @@ impl Inbound {
             stream.reset_on_close();
             InboundError::Connect(error)
         })?;
-        let copied = copy::bidirectional(stream, app);
-        tokio::select! {
-            copied = copied => copied.map(drop).map_err(InboundError::Copy),
-            error = self.revoked(&peer, &port) => Err(error.into()),
-        }
+        let this = self.clone();
+        Ok(Box::pin(async move {
+            let _held = drain;
+            tokio::select! {
+                copied = copy::bidirectional(stream, app) => {
+                    copied.map(drop).map_err(InboundError::Copy)
+                }
+                error = this.revoked(&peer, &port) => Err(error.into()),
+            }
+        }))
     }
 
     /// Resolves when policy no longer lets the connection through.
@@ -531,5 +549,22 @@ impl Inbound {
         let client = Arc::new(Client::new(self.connector(target), self.context.client));
         clients.insert(target, client.clone());
         client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Ten thousand idle connections are ten thousand of these.
+    #[test]
+    fn a_connection_is_small() {
+        type Accepted = (&'static Arc<Inbound>, TcpStream, SocketAddr, drain::Watch);
+        let size = size(|(i, tcp, addr, drain): Accepted| i.connection(tcp, addr, addr, drain));
+        assert!(size <= 256, "{size} bytes");
     }
 }

@@ -23,6 +23,7 @@ use http::HttpConnection;
 use policy::{OpaqueRoute, Protocol};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use weft_runtime::{copy, drain, net};
@@ -70,6 +71,9 @@ pub struct Outbound {
     /// Ports of this proxy, to which nothing is forwarded (case T07).
     pub own_ports: Vec<u16>,
 }
+
+/// What is left of a connection's life once it is set up: requests, or bytes, to the end.
+type Rest = Pin<Box<dyn Future<Output = Result<(), OutboundError>> + Send>>;
 
 /// Why an outbound connection was ended by the proxy.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +142,18 @@ impl Outbound {
         dst: SocketAddr,
         drain: drain::Watch,
     ) -> Result<(), OutboundError> {
+        // Boxed, and gone afterwards: setting up takes more memory than an idle connection may.
+        let rest = Box::pin(self.set_up(tcp, dst, drain)).await?;
+        rest.await
+    }
+
+    /// Discovery, protocol, and for bytes the connection to an endpoint.
+    async fn set_up(
+        self: &Arc<Self>,
+        tcp: TcpStream,
+        dst: SocketAddr,
+        drain: drain::Watch,
+    ) -> Result<Rest, OutboundError> {
         let settings = &self.context.settings;
         // A socket that cannot be configured has been closed already; reading it will tell.
         let _ = net::configure(&tcp, &settings.side.accept.socket);
@@ -152,15 +168,15 @@ impl Outbound {
         };
         match &policy.protocol {
             Protocol::Opaque(route) => self.opaque(stream, route, drain).await,
-            Protocol::Http1(_) => self.http(stream, Version::Http1, destination, drain).await,
-            Protocol::Http2(_) => self.http(stream, Version::Http2, destination, drain).await,
+            Protocol::Http1(_) => Ok(self.http(stream, Version::Http1, destination, drain)),
+            Protocol::Http2(_) => Ok(self.http(stream, Version::Http2, destination, drain)),
             Protocol::Detect { opaque, .. } => {
                 let carried = detect::http(&mut stream, limit).await;
                 match carried.map_err(OutboundError::Detect)? {
-                    Carried::Http1 => self.http(stream, Version::Http1, destination, drain).await,
-                    Carried::Http2 => self.http(stream, Version::Http2, destination, drain).await,
+                    Carried::Http1 => Ok(self.http(stream, Version::Http1, destination, drain)),
+                    Carried::Http2 => Ok(self.http(stream, Version::Http2, destination, drain)),
                     Carried::NotHttp | Carried::Silent => self.opaque(stream, opaque, drain).await,
-                    Carried::Closed => Ok(()),
+                    Carried::Closed => Ok(Box::pin(std::future::ready(Ok(())))),
                 }
             }
             Protocol::Invalid(reason) => {
@@ -185,33 +201,34 @@ impl Outbound {
     }
 
     /// Requests, until the client is done.
-    async fn http(
+    fn http(
         self: &Arc<Self>,
         stream: Stream,
         version: Version,
         destination: Destination,
         drain: drain::Watch,
-    ) -> Result<(), OutboundError> {
+    ) -> Rest {
         let handler = HttpConnection::new(self.clone(), destination, version, drain.clone());
+        let (limits, http2) = (self.context.limits, self.context.server_http2);
         match version {
-            Version::Http1 => {
-                let served = h1::serve(stream, handler, self.context.limits, drain);
-                Box::pin(served).await.map_err(OutboundError::Http1)
-            }
-            Version::Http2 => {
-                let served = h2::serve(stream, handler, self.context.server_http2, drain);
-                Box::pin(served).await.map_err(OutboundError::Http2)
-            }
+            Version::Http1 => Box::pin(async move {
+                let served = h1::serve(stream, handler, limits, drain).await;
+                served.map_err(OutboundError::Http1)
+            }),
+            Version::Http2 => Box::pin(async move {
+                let served = h2::serve(stream, handler, http2, drain).await;
+                served.map_err(OutboundError::Http2)
+            }),
         }
     }
 
-    /// Bytes, to one endpoint, for the life of the connection.
+    /// Bytes: connects to one endpoint for the life of the connection.
     async fn opaque(
         &self,
         mut stream: Stream,
         route: &OpaqueRoute,
-        _drain: drain::Watch,
-    ) -> Result<(), OutboundError> {
+        drain: drain::Watch,
+    ) -> Result<Rest, OutboundError> {
         if let Some(reason) = route.refused {
             return Err(refuse(&mut stream, Error::NoBackend(reason.into())));
         }
@@ -232,10 +249,11 @@ impl Outbound {
             None => Err(Error::NoBackend("the route has no backend".into())),
         };
         match connected {
-            Ok((server, _pending)) => {
+            Ok((server, pending)) => Ok(Box::pin(async move {
+                let _held = (pending, drain);
                 let copied = copy::bidirectional(stream, server).await;
                 copied.map(drop).map_err(OutboundError::Copy)
-            }
+            })),
             Err(error) => Err(refuse(&mut stream, error)),
         }
     }
@@ -254,4 +272,21 @@ fn source_labels(dst: SocketAddr) -> Labels {
         .target(dst)
         .client_tls(&TlsStatus::None(NoTlsReason::Loopback))
         .done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Ten thousand idle connections are ten thousand of these.
+    #[test]
+    fn a_connection_is_small() {
+        type Accepted = (&'static Arc<Outbound>, TcpStream, SocketAddr, drain::Watch);
+        let size = size(|(o, tcp, addr, drain): Accepted| o.connection(tcp, addr, drain));
+        assert!(size <= 256, "{size} bytes");
+    }
 }

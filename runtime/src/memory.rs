@@ -16,13 +16,13 @@ struct Mapping {
 /// Takes the code that ran so far out of this process's resident memory; what is still needed comes back from the page
 /// cache when it runs next, 64 KiB at a time.
 ///
-/// Reading settings, making keys and building tables needs a lot of code that never runs again. Called once, after start,
-/// this brings a proxy's resident memory down by several MB. Only code is touched (private mappings of files that can be
+/// Reading settings, making keys and building tables needs a lot of code that hardly runs again. Called now and then,
+/// this keeps a proxy's resident code to what it uses, several MB less. Only code is touched (private mappings of files that can be
 /// executed and not written): it has no changes that could be lost.
 ///
 /// # Errors
 /// Those of reading `/proc/self/maps`, and of `madvise`.
-pub fn release_start_up_code() -> io::Result<()> {
+pub fn release_code() -> io::Result<()> {
     for mapping in code(&std::fs::read_to_string("/proc/self/maps")?) {
         // SAFETY: the range is a whole mapping of this process; its pages are unchanged pages of a file, so that
         // dropping them from the page table changes nothing that can be observed but the time of the next access.
@@ -91,7 +91,12 @@ not a line
         };
         // Much code runs to format and parse this.
         let before = resident();
-        release_start_up_code().unwrap();
-        assert!(resident() < before, "{} kB before, {} kB after", before, resident());
+        release_code().unwrap();
+        assert!(
+            resident() < before,
+            "{} kB before, {} kB after",
+            before,
+            resident()
+        );
     }
 }

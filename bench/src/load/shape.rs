@@ -31,7 +31,8 @@ pub enum Shape {
 impl Shape {
     /// Its name on the command line.
     pub fn name(self) -> String {
-        self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
+        self.to_possible_value()
+            .map_or(String::new(), |value| value.get_name().to_owned())
     }
 }
 
@@ -100,7 +101,11 @@ impl Client {
 
     fn request(&self, close: bool) -> anyhow::Result<Request<Empty<Bytes>>> {
         let request = Request::get("/").header("host", &self.target);
-        let request = if close { request.header("connection", "close") } else { request };
+        let request = if close {
+            request.header("connection", "close")
+        } else {
+            request
+        };
         Ok(request.body(Empty::new())?)
     }
 }
@@ -130,7 +135,11 @@ async fn http2_to(target: &str) -> anyhow::Result<http2::SendRequest<Empty<Bytes
 async fn check(response: http::Response<Incoming>) -> anyhow::Result<()> {
     let status = response.status();
     let body = response.into_body().collect().await?.to_bytes();
-    ensure!(status.is_success() && body.len() == BODY, "{status} with {} bytes", body.len());
+    ensure!(
+        status.is_success() && body.len() == BODY,
+        "{status} with {} bytes",
+        body.len()
+    );
     Ok(())
 }
 
@@ -140,6 +149,9 @@ async fn short(target: &str) -> anyhow::Result<()> {
     let mut answer = [0; BODY];
     stream.read_exact(&mut answer).await?;
     stream.shutdown().await?;
-    ensure!(stream.read(&mut answer).await? == 0, "more than was asked for");
+    ensure!(
+        stream.read(&mut answer).await? == 0,
+        "more than was asked for"
+    );
     Ok(())
 }

@@ -17,8 +17,14 @@ use crate::workload::Workload;
 const OPEN: Duration = Duration::from_secs(120);
 
 /// Opens the connections, waits, looks at the memory, closes them, waits, looks again.
-pub(super) async fn held(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Result<(Load, Proxies)> {
-    let pair = bed.proxies().context("a peer without proxies holds nothing")?;
+pub(super) async fn held(
+    bed: &mut Bed,
+    workload: Workload,
+    plan: &Plan,
+) -> anyhow::Result<(Load, Proxies)> {
+    let pair = bed
+        .proxies()
+        .context("a peer without proxies holds nothing")?;
     let pids = [pair.client, pair.server];
     let (pod, command) = command(bed, workload, plan).await?;
     let mut figures = [Proxy::default(), Proxy::default()];
@@ -30,8 +36,15 @@ pub(super) async fn held(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyh
     let output = child.stdout.take().context("a child without output")?;
     let line = timeout(OPEN, BufReader::new(output).lines().next_line()).await;
     let line = line.with_context(|| format!("the connections are not there after {OPEN:?}"))??;
-    let opened: usize = line.context("the connections cannot be opened")?.trim().parse()?;
-    ensure!(opened == plan.connections, "{opened} of {} connections", plan.connections);
+    let opened: usize = line
+        .context("the connections cannot be opened")?
+        .trim()
+        .parse()?;
+    ensure!(
+        opened == plan.connections,
+        "{opened} of {} connections",
+        plan.connections
+    );
     let seconds = begin.elapsed().as_secs_f64();
     let after = both(pids)?;
     sleep(Duration::from_secs_f64(plan.settle.max(1.0))).await;
@@ -45,13 +58,22 @@ pub(super) async fn held(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyh
         proxy.after_kb = resident_kb(pid)?;
     }
     let [client, server] = figures;
-    Ok((Load { seconds, units: opened as f64, ..Load::default() }, Proxies { client, server }))
+    Ok((
+        Load {
+            seconds,
+            units: opened as f64,
+            ..Load::default()
+        },
+        Proxies { client, server },
+    ))
 }
 
 /// The program that holds, and where it is started.
 async fn command(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Result<(Pod, Command)> {
     let mut command = Command::new(bed.bench());
-    command.arg("hold").arg(format!("--connections={}", plan.connections));
+    command
+        .arg("hold")
+        .arg(format!("--connections={}", plan.connections));
     if workload != Workload::IdleHttp2 {
         let (host, port) = bed.target(workload.protocol());
         command.arg(format!("--target={host}:{port}"));
@@ -59,9 +81,19 @@ async fn command(bed: &mut Bed, workload: Workload, plan: &Plan) -> anyhow::Resu
     }
     bed.open_outside().await?;
     let wiring = bed.wiring();
-    command.arg("--tls").arg(format!("--target={}", bed.server_side(workload.protocol())));
-    command.arg("--chain").arg(&wiring.client_leaf.chain).arg("--key").arg(&wiring.client_leaf.key);
-    command.arg("--anchors").arg(&wiring.anchors).arg("--name").arg(&wiring.client_leaf.name);
+    command
+        .arg("--tls")
+        .arg(format!("--target={}", bed.server_side(workload.protocol())));
+    command
+        .arg("--chain")
+        .arg(&wiring.client_leaf.chain)
+        .arg("--key")
+        .arg(&wiring.client_leaf.key);
+    command
+        .arg("--anchors")
+        .arg(&wiring.anchors)
+        .arg("--name")
+        .arg(&wiring.client_leaf.name);
     command.arg("--server-name").arg(&wiring.server_leaf.name);
     Ok((Pod::Outside, command))
 }

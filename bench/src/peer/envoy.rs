@@ -8,8 +8,14 @@ const TYPE: &str = "type.googleapis.com/envoy.extensions";
 
 /// The configuration, which is JSON and therefore YAML too.
 pub fn configuration(side: Side, wiring: &Wiring) -> String {
-    let listeners: Vec<Value> = PROTOCOLS.iter().map(|p| listener(side, *p, wiring)).collect();
-    let clusters: Vec<Value> = PROTOCOLS.iter().map(|p| cluster(side, *p, wiring)).collect();
+    let listeners: Vec<Value> = PROTOCOLS
+        .iter()
+        .map(|p| listener(side, *p, wiring))
+        .collect();
+    let clusters: Vec<Value> = PROTOCOLS
+        .iter()
+        .map(|p| cluster(side, *p, wiring))
+        .collect();
     json!({ "static_resources": { "listeners": listeners, "clusters": clusters } }).to_string()
 }
 
@@ -48,7 +54,11 @@ fn filter(side: Side, protocol: Protocol) -> Value {
         });
     }
     // Between the two it is always HTTP/2.
-    let codec = if side == Side::Server || protocol == Protocol::Http2 { "HTTP2" } else { "HTTP1" };
+    let codec = if side == Side::Server || protocol == Protocol::Http2 {
+        "HTTP2"
+    } else {
+        "HTTP1"
+    };
     json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
@@ -106,7 +116,11 @@ fn cluster(side: Side, protocol: Protocol, wiring: &Wiring) -> Value {
 }
 
 fn common(leaf: &Leaf, wiring: &Wiring, protocol: Protocol, other: &str) -> Value {
-    let alpn: &[&str] = if protocol == Protocol::Opaque { &[] } else { &["h2"] };
+    let alpn: &[&str] = if protocol == Protocol::Opaque {
+        &[]
+    } else {
+        &["h2"]
+    };
     json!({
         "alpn_protocols": alpn,
         "tls_params": { "tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3" },

@@ -16,7 +16,11 @@ pub fn configuration(side: Side, wiring: &Wiring) -> String {
             Side::Client => client(protocol, wiring),
             Side::Server => server(protocol, wiring),
         };
-        let mode = if protocol == Protocol::Opaque { "tcp" } else { "http" };
+        let mode = if protocol == Protocol::Opaque {
+            "tcp"
+        } else {
+            "http"
+        };
         // Writing to a string does not fail.
         let _ = write!(
             text,
@@ -32,7 +36,11 @@ pub fn configuration(side: Side, wiring: &Wiring) -> String {
 const TLS: &str = "ssl ssl-min-ver TLSv1.3 ciphersuites TLS_AES_128_GCM_SHA256";
 
 fn client(protocol: Protocol, wiring: &Wiring) -> (String, String) {
-    let alpn = if protocol == Protocol::Opaque { "" } else { " alpn h2" };
+    let alpn = if protocol == Protocol::Opaque {
+        ""
+    } else {
+        " alpn h2"
+    };
     let (leaf, other) = (wiring.client_leaf.both.display(), &wiring.server_leaf.name);
     (
         format!("127.0.0.1:{}", protocol.client_port()),
@@ -46,8 +54,16 @@ fn client(protocol: Protocol, wiring: &Wiring) -> (String, String) {
 }
 
 fn server(protocol: Protocol, wiring: &Wiring) -> (String, String) {
-    let alpn = if protocol == Protocol::Opaque { "" } else { " alpn h2" };
-    let proto = if protocol == Protocol::Http2 { " proto h2" } else { "" };
+    let alpn = if protocol == Protocol::Opaque {
+        ""
+    } else {
+        " alpn h2"
+    };
+    let proto = if protocol == Protocol::Http2 {
+        " proto h2"
+    } else {
+        ""
+    };
     (
         format!(
             ":{} {TLS}{alpn} crt {} ca-file {} verify required",

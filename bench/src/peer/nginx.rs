@@ -6,7 +6,9 @@ use crate::wiring::{Protocol, Side, Wiring};
 
 /// What all configurations begin with: one process, no log, files in `folder`. `stream` is the module for bytes.
 fn head(folder: &Path, stream: Option<&Path>) -> String {
-    let load = stream.map_or(String::new(), |path| format!("load_module {};\n", path.display()));
+    let load = stream.map_or(String::new(), |path| {
+        format!("load_module {};\n", path.display())
+    });
     format!(
         "{load}daemon off;\nmaster_process off;\nuser root;\nworker_processes 1;\nerror_log stderr error;\n\
          pid {0}/nginx.pid;\nworker_rlimit_nofile 65536;\nevents {{ worker_connections 32768; }}\n",
@@ -57,8 +59,15 @@ fn client(protocol: Protocol, wiring: &Wiring) -> String {
         format!("{}:{}", wiring.server, protocol.server_port()),
     );
     match protocol {
-        Protocol::Opaque => format!("server {{\nlisten {listen};\nproxy_ssl on;\n{tls}proxy_pass {upstream};\n}}\n"),
-        _ => format!("{}server {{\nlisten {listen}{};\n{tls}{}}}\n", pool(protocol, &upstream), http2(protocol), pass(protocol, "https")),
+        Protocol::Opaque => {
+            format!("server {{\nlisten {listen};\nproxy_ssl on;\n{tls}proxy_pass {upstream};\n}}\n")
+        }
+        _ => format!(
+            "{}server {{\nlisten {listen}{};\n{tls}{}}}\n",
+            pool(protocol, &upstream),
+            http2(protocol),
+            pass(protocol, "https")
+        ),
     }
 }
 
@@ -80,17 +89,27 @@ fn server(protocol: Protocol, wiring: &Wiring) -> String {
         ),
         _ => {
             let upstream = format!("127.0.0.1:{}", Protocol::Http1.app_port());
-            format!("{}server {{\nlisten {listen} ssl;\n{tls}{}}}\n", pool(protocol, &upstream), pass(protocol, "http"))
+            format!(
+                "{}server {{\nlisten {listen} ssl;\n{tls}{}}}\n",
+                pool(protocol, &upstream),
+                pass(protocol, "http")
+            )
         }
     }
 }
 
 fn http2(protocol: Protocol) -> &'static str {
-    if protocol == Protocol::Http2 { " http2" } else { "" }
+    if protocol == Protocol::Http2 {
+        " http2"
+    } else {
+        ""
+    }
 }
 
 fn pool(protocol: Protocol, upstream: &str) -> String {
-    format!("upstream {protocol:?} {{\nserver {upstream};\nkeepalive 512;\nkeepalive_requests 1000000000;\nkeepalive_timeout 1h;\n}}\n")
+    format!(
+        "upstream {protocol:?} {{\nserver {upstream};\nkeepalive 512;\nkeepalive_requests 1000000000;\nkeepalive_timeout 1h;\n}}\n"
+    )
 }
 
 fn pass(protocol: Protocol, scheme: &str) -> String {

@@ -12,8 +12,14 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;mar
     @media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}td,th{border-color:#444}}";
 
 /// Figures that are drawn, if a workload has them.
-const DRAWN: [Metric; 6] =
-    [Metric::Rate, Metric::Cpu, Metric::P50, Metric::P99, Metric::Loaded, Metric::PerConnection];
+const DRAWN: [Metric; 6] = [
+    Metric::Rate,
+    Metric::Cpu,
+    Metric::P50,
+    Metric::P99,
+    Metric::Loaded,
+    Metric::PerConnection,
+];
 
 /// The page.
 pub fn page(results: &Results) -> String {
@@ -30,18 +36,35 @@ pub fn page(results: &Results) -> String {
     }
     let facts = Table {
         headings: vec!["The machine and the programs".to_owned(), String::new()],
-        rows: results.facts.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect(),
+        rows: results
+            .facts
+            .iter()
+            .map(|(name, value)| vec![name.clone(), value.clone()])
+            .collect(),
     };
     parts.push(table(&facts));
-    parts.extend(results.left_out.iter().map(|note| format!("<p>Left out: {}.</p>", escape(note))));
+    parts.extend(
+        results
+            .left_out
+            .iter()
+            .map(|note| format!("<p>Left out: {}.</p>", escape(note))),
+    );
     document("Measurements", &parts.concat())
 }
 
 /// The most telling plots of a run, for a README.
 pub fn overview(results: &Results) -> String {
     let both = [Metric::Rate, Metric::Cpu];
-    let workloads = results.workloads().into_iter().filter(|workload| !workload.is_rated());
-    svg::sheet(&workloads.take(3).flat_map(|workload| plots(results, workload, &both)).collect::<Vec<_>>())
+    let workloads = results
+        .workloads()
+        .into_iter()
+        .filter(|workload| !workload.is_rated());
+    svg::sheet(
+        &workloads
+            .take(3)
+            .flat_map(|workload| plots(results, workload, &both))
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// A whole page around some elements.
@@ -56,16 +79,31 @@ pub fn document(title: &str, body: &str) -> String {
 /// A table as HTML.
 pub fn table(table: &Table) -> String {
     let row = |cells: &[String], tag: &str| {
-        let cells: Vec<String> = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+        let cells: Vec<String> = cells
+            .iter()
+            .map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)))
+            .collect();
         format!("<tr>{}</tr>", cells.concat())
     };
     let rows: Vec<String> = table.rows.iter().map(|cells| row(cells, "td")).collect();
-    format!("<table>{}{}</table>", row(&table.headings, "th"), rows.concat())
+    format!(
+        "<table>{}{}</table>",
+        row(&table.headings, "th"),
+        rows.concat()
+    )
 }
 
 fn plots(results: &Results, workload: Workload, metrics: &[Metric]) -> Vec<Bars> {
-    let columns = view::columns(workload).into_iter().filter(|column| !column.added && metrics.contains(&column.metric));
-    columns.map(|column| plot(results, workload, &column)).filter(|plot| !plot.bars.is_empty()).collect()
+    // A rate that was set is no figure.
+    let telling =
+        |column: &Column| !(column.added || column.metric == Metric::Rate && workload.is_rated());
+    let columns = view::columns(workload)
+        .into_iter()
+        .filter(|column| telling(column) && metrics.contains(&column.metric));
+    columns
+        .map(|column| plot(results, workload, &column))
+        .filter(|plot| !plot.bars.is_empty())
+        .collect()
 }
 
 fn plot(results: &Results, workload: Workload, column: &Column) -> Bars {
@@ -74,7 +112,10 @@ fn plot(results: &Results, workload: Workload, column: &Column) -> Bars {
         Some(Bar {
             name: peer.to_owned(),
             spread: column.spread(results, peer, workload)?,
-            dots: values.into_iter().map(|(_, value)| value * column.factor).collect(),
+            dots: values
+                .into_iter()
+                .map(|(_, value)| value * column.factor)
+                .collect(),
         })
     };
     // A rate without a proxy would make the others short, and is in the table.
@@ -85,7 +126,15 @@ fn plot(results: &Results, workload: Workload, column: &Column) -> Bars {
         Metric::Rate if heading == "per s" => format!("{workload}: {unit}s a second"),
         _ => format!("{workload}: {heading}"),
     };
-    Bars { title, bars: results.peers().into_iter().filter(drawn).filter_map(bar).collect() }
+    Bars {
+        title,
+        bars: results
+            .peers()
+            .into_iter()
+            .filter(drawn)
+            .filter_map(bar)
+            .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -99,10 +148,17 @@ mod tests {
             peer: peer.to_owned(),
             workload: Workload::Http2,
             repetition: 0,
-            load: Load { seconds: 1.0, units: 1234.0, ..Load::default() },
+            load: Load {
+                seconds: 1.0,
+                units: 1234.0,
+                ..Load::default()
+            },
             proxies: None,
         };
-        let results = Results { runs: vec![run("weft"), run("none")], ..Results::default() };
+        let results = Results {
+            runs: vec![run("weft"), run("none")],
+            ..Results::default()
+        };
         let text = page(&results);
         assert!(text.starts_with("<!doctype html>") && text.contains("1,234"));
         assert_eq!(text.matches("<rect").count(), 1, "no bar for none");

@@ -51,12 +51,20 @@ mod tests {
     use crate::workload::Workload;
 
     fn run(peer: &str, workload: Workload, units: f64) -> Run {
-        let latency = workload.is_rated().then_some(Percentiles { p50_us: units as u64, ..Percentiles::default() });
+        let latency = workload.is_rated().then_some(Percentiles {
+            p50_us: units as u64,
+            ..Percentiles::default()
+        });
         Run {
             peer: peer.to_owned(),
             workload,
             repetition: 0,
-            load: Load { seconds: 1.0, units, latency, ..Load::default() },
+            load: Load {
+                seconds: 1.0,
+                units,
+                latency,
+                ..Load::default()
+            },
             proxies: None,
         }
     }
@@ -66,20 +74,29 @@ mod tests {
         let results = Results {
             facts: vec![("kernel".to_owned(), "6".to_owned())],
             left_out: vec!["envoy is missing".to_owned()],
-            runs: vec![run("weft", Workload::Http2, 2000.0), run("haproxy", Workload::Http2, 1000.0)],
+            runs: vec![
+                run("weft", Workload::Http2, 2000.0),
+                run("haproxy", Workload::Http2, 1000.0),
+            ],
         };
         let text = summary(&results);
         assert!(text.contains("| weft | 2,000 | 0 |"), "{text}");
         assert!(text.contains("weft ÷ haproxy: rate 2.00."), "{text}");
         assert!(!text.contains("p50"), "{text}");
-        assert!(text.contains("| kernel | 6 |") && text.contains("Left out: envoy is missing."), "{text}");
+        assert!(
+            text.contains("| kernel | 6 |") && text.contains("Left out: envoy is missing."),
+            "{text}"
+        );
     }
 
     #[test]
     fn added_times_are_above_those_without_a_proxy() {
         let workload = Workload::Http2Rate;
         let runs = vec![run("none", workload, 500.0), run("weft", workload, 1750.0)];
-        let text = summary(&Results { runs, ..Results::default() });
+        let text = summary(&Results {
+            runs,
+            ..Results::default()
+        });
         assert!(text.contains("p50 added"), "{text}");
         assert!(text.contains("| 1.75 | 0.00 | 0.00 | 1.25 |"), "{text}");
     }

@@ -57,7 +57,11 @@ pub fn sheet(plots: &[Bars]) -> String {
     let mut top = 0.0;
     for pair in plots.chunks(2) {
         for (at, plot) in pair.iter().enumerate() {
-            rows.push(format!("<g transform=\"translate({},{top})\">{}</g>", WIDTH * at as f64, bars_inside(plot)));
+            rows.push(format!(
+                "<g transform=\"translate({},{top})\">{}</g>",
+                WIDTH * at as f64,
+                bars_inside(plot)
+            ));
         }
         top += pair.iter().map(height).fold(0.0, f64::max);
     }
@@ -87,11 +91,18 @@ fn height(plot: &Bars) -> f64 {
 }
 
 fn bars_inside(plot: &Bars) -> String {
-    let most = plot.bars.iter().map(|bar| bar.spread.max).fold(0.0, f64::max);
+    let most = plot
+        .bars
+        .iter()
+        .map(|bar| bar.spread.max)
+        .fold(0.0, f64::max);
     let scale = if most > 0.0 { LONGEST / most } else { 0.0 };
     let mut text = heading(&plot.title);
     for (at, bar) in plot.bars.iter().enumerate() {
-        let (top, class) = (HEAD + STEP * at as f64, if bar.name == "weft" { "own" } else { "b" });
+        let (top, class) = (
+            HEAD + STEP * at as f64,
+            if bar.name == "weft" { "own" } else { "b" },
+        );
         let middle = top + 9.0;
         let x = |value: f64| LEFT + value.max(0.0) * scale;
         let Spread { median, min, max } = bar.spread;
@@ -109,9 +120,19 @@ fn bars_inside(plot: &Bars) -> String {
             x(max),
         );
         for value in &bar.dots {
-            let _ = write!(text, "<circle class=\"d\" cx=\"{:.1}\" cy=\"{middle:.1}\" r=\"2.5\"/>", x(*value));
+            let _ = write!(
+                text,
+                "<circle class=\"d\" cx=\"{:.1}\" cy=\"{middle:.1}\" r=\"2.5\"/>",
+                x(*value)
+            );
         }
-        let _ = write!(text, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x(max) + 6.0, top + 13.0, number(median));
+        let _ = write!(
+            text,
+            "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            x(max) + 6.0,
+            top + 13.0,
+            number(median)
+        );
     }
     text
 }
@@ -142,7 +163,11 @@ fn lines_inside(plot: &Lines) -> String {
     for (at, (name, points)) in plot.lines.iter().enumerate() {
         let hue = at * 360 / plot.lines.len().max(1);
         let point = |(x, y): &(f64, f64)| {
-            format!("{:.1},{:.1}", left + x / most_x * width, bottom - y / most_y * AREA)
+            format!(
+                "{:.1},{:.1}",
+                left + x / most_x * width,
+                bottom - y / most_y * AREA
+            )
         };
         let path: Vec<String> = points.iter().map(point).collect();
         let y = bottom + 36.0 + 18.0 * at as f64;
@@ -162,12 +187,18 @@ fn lines_inside(plot: &Lines) -> String {
 }
 
 fn heading(title: &str) -> String {
-    format!("<text class=\"t\" x=\"4\" y=\"16\">{}</text>", escape(title))
+    format!(
+        "<text class=\"t\" x=\"4\" y=\"16\">{}</text>",
+        escape(title)
+    )
 }
 
 /// Text between tags or in an attribute.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -175,33 +206,62 @@ mod tests {
     use super::*;
 
     fn bar(name: &str, median: f64, max: f64) -> Bar {
-        Bar { name: name.to_owned(), spread: Spread { median, min: median, max }, dots: vec![median, max] }
+        Bar {
+            name: name.to_owned(),
+            spread: Spread {
+                median,
+                min: median,
+                max,
+            },
+            dots: vec![median, max],
+        }
     }
 
     #[test]
     fn the_longest_value_has_the_longest_bar() {
-        let plot = Bars { title: "CPU < 1".to_owned(), bars: vec![bar("weft", 50.0, 100.0), bar("a&b", 100.0, 100.0)] };
+        let plot = Bars {
+            title: "CPU < 1".to_owned(),
+            bars: vec![bar("weft", 50.0, 100.0), bar("a&b", 100.0, 100.0)],
+        };
         let text = bars(&plot);
-        assert!(text.contains("CPU &lt; 1") && text.contains("a&amp;b"), "{text}");
-        assert!(text.contains("class=\"own\" x=\"130\" y=\"26.0\" width=\"125.0\""), "{text}");
-        assert!(text.contains("class=\"b\" x=\"130\" y=\"50.0\" width=\"250.0\""), "{text}");
+        assert!(
+            text.contains("CPU &lt; 1") && text.contains("a&amp;b"),
+            "{text}"
+        );
+        assert!(
+            text.contains("class=\"own\" x=\"130\" y=\"26.0\" width=\"125.0\""),
+            "{text}"
+        );
+        assert!(
+            text.contains("class=\"b\" x=\"130\" y=\"50.0\" width=\"250.0\""),
+            "{text}"
+        );
         assert_eq!(text.matches("<circle").count(), 4);
     }
 
     #[test]
     fn nothing_and_zero_can_be_drawn() {
         for bars in [vec![], vec![bar("x", 0.0, 0.0)]] {
-            let text = sheet(&[Bars { title: String::new(), bars }]);
+            let text = sheet(&[Bars {
+                title: String::new(),
+                bars,
+            }]);
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }
-        let text = lines(&Lines { title: String::new(), lines: vec![("x".to_owned(), vec![(0.0, 0.0)])] });
+        let text = lines(&Lines {
+            title: String::new(),
+            lines: vec![("x".to_owned(), vec![(0.0, 0.0)])],
+        });
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }
 
     #[test]
     fn lines_begin_at_the_left_and_end_at_the_top() {
         let lines_ = vec![("x".to_owned(), vec![(0.0, 0.0), (2.0, 8.0)])];
-        let text = lines(&Lines { title: "t".to_owned(), lines: lines_ });
+        let text = lines(&Lines {
+            title: "t".to_owned(),
+            lines: lines_,
+        });
         assert!(text.contains("points=\"48.0,196.0 448.0,26.0\""), "{text}");
     }
 }

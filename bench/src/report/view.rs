@@ -29,7 +29,12 @@ pub struct Column {
 
 impl Column {
     fn new(metric: Metric, heading: &'static str) -> Self {
-        Column { metric, added: false, heading, factor: 1.0 }
+        Column {
+            metric,
+            added: false,
+            heading,
+            factor: 1.0,
+        }
     }
 
     /// Its value over all repetitions.
@@ -54,9 +59,15 @@ pub fn columns(workload: Workload) -> Vec<Column> {
         factor: if bulk { 1e-6 } else { 1.0 },
         ..Column::new(metric, if bulk { bulk_time } else { time })
     };
-    let added = |metric, heading| Column { added: true, ..Column::new(metric, heading) };
+    let added = |metric, heading| Column {
+        added: true,
+        ..Column::new(metric, heading)
+    };
     vec![
-        Column { factor: if bulk { 8.0 } else { 1.0 }, ..Column::new(Metric::Rate, if bulk { "Gb/s" } else { "per s" }) },
+        Column {
+            factor: if bulk { 8.0 } else { 1.0 },
+            ..Column::new(Metric::Rate, if bulk { "Gb/s" } else { "per s" })
+        },
         cpu(Metric::Cpu, "CPU µs", "CPU s"),
         cpu(Metric::CpuClient, "µs client side", "s client side"),
         cpu(Metric::CpuServer, "µs server side", "s server side"),
@@ -79,7 +90,12 @@ pub fn columns(workload: Workload) -> Vec<Column> {
 
 /// The table of a workload: only peers that took part, only columns that somebody has.
 pub fn table(results: &Results, workload: Workload) -> Table {
-    let ran = |peer: &&str| results.runs.iter().any(|run| run.peer == **peer && run.workload == workload);
+    let ran = |peer: &&str| {
+        results
+            .runs
+            .iter()
+            .any(|run| run.peer == **peer && run.workload == workload)
+    };
     let peers: Vec<&str> = results.peers().into_iter().filter(ran).collect();
     let value = |peer: &str, column: &Column| column.spread(results, peer, workload);
     let mut columns = columns(workload);
@@ -88,14 +104,24 @@ pub fn table(results: &Results, workload: Workload) -> Table {
     headings.extend(columns.iter().map(|column| column.heading.to_owned()));
     headings.push("failed".to_owned());
     let row = |peer: &str| {
-        let runs = results.runs.iter().filter(|run| run.peer == peer && run.workload == workload);
+        let runs = results
+            .runs
+            .iter()
+            .filter(|run| run.peer == peer && run.workload == workload);
         let failed: u64 = runs.map(|run| run.load.failed).sum();
         let mut row = vec![peer.to_owned()];
-        row.extend(columns.iter().map(|column| value(peer, column).map_or("–".to_owned(), cell)));
+        row.extend(
+            columns
+                .iter()
+                .map(|column| value(peer, column).map_or("–".to_owned(), cell)),
+        );
         row.push(failed.to_string());
         row
     };
-    Table { headings, rows: peers.into_iter().map(row).collect() }
+    Table {
+        headings,
+        rows: peers.into_iter().map(row).collect(),
+    }
 }
 
 /// A median and its range.
@@ -110,15 +136,25 @@ pub fn cell(spread: Spread) -> String {
 /// Weft's figures divided by those of each other one, as a sentence; empty if there is nothing to compare.
 pub fn ratios(results: &Results, workload: Workload) -> String {
     let peers = results.peers();
-    let Some(own) = peers.iter().find(|peer| **peer == "weft") else { return String::new() };
+    let Some(own) = peers.iter().find(|peer| **peer == "weft") else {
+        return String::new();
+    };
     let mut sentences = Vec::new();
     for other in peers.iter().filter(|peer| *peer != own) {
         let ratio = |(metric, name): (Metric, &str)| {
+            if metric == Metric::Rate && workload.is_rated() {
+                return None;
+            }
             let ratio = results.ratio(own, other, workload, metric)?;
             Some(format!("{name} {}", cell(ratio)))
         };
-        let compared =
-            [(Metric::Cpu, "CPU"), (Metric::Rate, "rate"), (Metric::P50, "p50"), (Metric::P99, "p99"), (Metric::Loaded, "memory")];
+        let compared = [
+            (Metric::Cpu, "CPU"),
+            (Metric::Rate, "rate"),
+            (Metric::P50, "p50"),
+            (Metric::P99, "p99"),
+            (Metric::Loaded, "memory"),
+        ];
         let parts: Vec<String> = compared.into_iter().filter_map(ratio).collect();
         if !parts.is_empty() {
             sentences.push(format!("weft ÷ {other}: {}", parts.join(", ")));

@@ -2,9 +2,11 @@
 //! Does not open or close anything.
 
 use super::labels::{Labels, With};
+use parking_lot::Mutex;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use weft_runtime::metrics::{Counter, Family, Gauge, Registry};
 
 /// The families of transports.
@@ -15,6 +17,8 @@ pub struct TcpMetrics {
     read_bytes: Family<Labels, Counter>,
     write_bytes: Family<Labels, Counter>,
     close_total: Family<With<1>, Counter>,
+    /// Series in use, so that equal connections share one: the labels are larger than an idle connection.
+    shared: Arc<Mutex<HashMap<Labels, Weak<TcpSeries>>>>,
 }
 
 impl TcpMetrics {
@@ -26,6 +30,7 @@ impl TcpMetrics {
             read_bytes: Family::new(Counter::default),
             write_bytes: Family::new(Counter::default),
             close_total: Family::new(Counter::default),
+            shared: Arc::default(),
         };
         registry.register_legacy(
             "tcp_open_total",
@@ -57,7 +62,21 @@ impl TcpMetrics {
 
     /// Resolves the series for connections with these labels.
     pub fn series(&self, labels: Labels) -> Arc<TcpSeries> {
-        Arc::new(TcpSeries {
+        let mut shared = self.shared.lock();
+        if let Some(series) = shared.get(&labels).and_then(Weak::upgrade) {
+            return series;
+        }
+        // Each use pays for at most a few that are gone, so the map stays as small as what is in use.
+        if shared.len() >= 2 * self.open_total.len() + 16 {
+            shared.retain(|_, series| series.strong_count() > 0);
+        }
+        let series = Arc::new(self.resolve(labels.clone()));
+        shared.insert(labels, Arc::downgrade(&series));
+        series
+    }
+
+    fn resolve(&self, labels: Labels) -> TcpSeries {
+        TcpSeries {
             open_total: self.open_total.resolve(&labels),
             open_connections: self.open_connections.resolve(&labels),
             read_bytes: self.read_bytes.resolve(&labels),
@@ -68,7 +87,7 @@ impl TcpMetrics {
             }),
             close_total: self.close_total.clone(),
             labels,
-        })
+        }
     }
 }
 
