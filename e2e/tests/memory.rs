@@ -45,8 +45,12 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "MEASURED {text}");
 }
 
+/// Time in which a proxy gives back what it needed for a moment; it sweeps every 5 s.
+const SWEPT: Duration = Duration::from_secs(6);
+
 /// Resident memory once it has settled.
 async fn settled(node: &Node) -> anyhow::Result<u64> {
+    sleep(SWEPT).await;
     let mut before = node.proxy_memory().await?;
     for _ in 0..10 {
         sleep(Duration::from_secs(1)).await;

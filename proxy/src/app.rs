@@ -84,7 +84,6 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
         signal.source(),
     );
     tokio::spawn(admin);
-    tokio::spawn(sweep(registry));
 
     // Traffic is served only with a certificate (contract 2.2).
     let end = async {
@@ -103,6 +102,7 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
         tokio::spawn(outbound.clone().serve(listener, signal.source()));
     }
     tracing::info!(id = %store.id(), "serving");
+    tokio::spawn(sweep(registry));
 
     end.await;
     match signal.drain(settings.runtime.shutdown_grace).await {
@@ -118,11 +118,11 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
 /// start, a certificate or a burst needed. What is still needed comes back at a cost of microseconds.
 async fn sweep(registry: Arc<Registry>) {
     loop {
-        tokio::time::sleep(SWEEP).await;
         registry.sweep(std::time::Instant::now());
         if let Err(error) = weft_runtime::memory::release_code() {
             tracing::debug!(%error, "code that does not run stays resident");
         }
+        tokio::time::sleep(SWEEP).await;
     }
 }
 
