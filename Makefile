@@ -26,9 +26,9 @@ build: setup ## Builds weft and weft-proxy
 demo: build ## Runs a mesh on this machine (DURATION=20s OUTPUT=json)
 	@$(BIN)/weft demo --duration $(DURATION) --output $(OUTPUT)
 
-bench: build ## Compares proxies side by side (BENCH="--quick", see docs/bench.md)
+bench: setup ## Compares proxies side by side (BENCH="--quick", see docs/bench.md)
 	@scripts/setup-bench
-	@cargo build --locked --release -p weft-bench
+	@cargo build --locked --release -p weft -p weft-proxy -p weft-bench
 	@$(BIN)/weft-bench run $(BENCH)
 
 check: fmt clippy deny tidy ## Checks form, lints, licences and house rules

@@ -104,7 +104,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let output = args.output.clone().map_or_else(|| results::dated(""), Ok)?;
     let measured = tokio::select! {
         measured = all(&args, &programs, &pairs, &mut found) => measured,
-        () = weft_runtime::process::terminated() => Err(anyhow::anyhow!("interrupted")),
+        signal = weft_runtime::process::terminated() => Err(anyhow::anyhow!("ended by {signal}")),
     };
     if !found.runs.is_empty() {
         report::write(&found, &output)?;

@@ -108,7 +108,14 @@ fn unsafe_code_is_in_one_crate() {
 
 #[test]
 fn core_has_no_io() {
-    let banned = ["tokio", "kube", "tonic", "std::env", "Instant::now", "SystemTime::now"];
+    let banned = [
+        "tokio",
+        "kube",
+        "tonic",
+        "std::env",
+        "Instant::now",
+        "SystemTime::now",
+    ];
     let broken = sources()
         .into_iter()
         .filter(|(name, _)| name.starts_with("core/src") && !is_test(name))
