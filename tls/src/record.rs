@@ -53,6 +53,9 @@ pub enum RecordError {
     /// The record was changed on its way, or sealed with another key.
     #[error("a TLS record does not open: it was changed, or its key is another")]
     Sealed,
+    /// The peer asks for new keys faster than it reads the answers.
+    #[error("the peer asks for new traffic keys without end")]
+    KeyUpdates,
     /// The key cannot be used.
     #[error("a traffic key has an unexpected length")]
     Key,

@@ -177,8 +177,12 @@ impl<IO> TlsStream<IO> {
         }
     }
 
-    /// Tells the peer that the next records are sealed with the next key.
+    /// Tells the peer that the next records are sealed with the next key. A peer that asks for that without end and reads
+    /// nothing is given up.
     fn change_key(&mut self) -> io::Result<()> {
+        if self.outgoing.len() >= MAX_WAITING {
+            return Err(invalid(RecordError::KeyUpdates));
+        }
         let message = [KEY_UPDATE, 0, 0, 1, 0];
         let fill = |out: &mut Vec<u8>| out.extend_from_slice(&message);
         self.sealer

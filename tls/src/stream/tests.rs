@@ -187,6 +187,26 @@ async fn rustls_follows_our_change_of_keys_and_we_follow_its() {
 }
 
 #[tokio::test]
+async fn a_peer_that_asks_for_new_keys_without_end_is_given_up() {
+    let (mut ours, mut theirs) = client_and_rustls().await;
+    let asking = async {
+        for _ in 0..20_000 {
+            theirs.get_mut().1.refresh_traffic_keys().unwrap();
+            if theirs.flush().await.is_err() {
+                return;
+            }
+        }
+    };
+    let mut seen = Vec::new();
+    let reading = async {
+        let error = ours.read_to_end(&mut seen).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        drop(ours);
+    };
+    tokio::join!(asking, reading);
+}
+
+#[tokio::test]
 async fn a_worn_key_is_changed_by_itself() {
     let (mut client, mut server) = both().await;
     client.sealer.wear_out();
