@@ -67,6 +67,13 @@ pub struct Http2Params {
     pub keep_alive: Option<KeepAlive>,
 }
 
+/// Resets of a client that may wait to be accepted unless configured. Another proxy's connection carries the streams of many
+/// clients: one that leaves with all its streams open must not end those of the others.
+const MAX_PENDING_ACCEPT_RESET_STREAMS: usize = 1024;
+/// How many small DATA frames may wait to be read on a connection: each counts as 256 bytes less its own. A shared
+/// connection of gRPC streams holds many small messages; 16 MiB are 65,000 frames, some MB of memory at the worst.
+const SMALL_FRAMES: usize = 16 << 20;
+
 /// Streams that a client may have open on one connection unless configured.
 const MAX_CONCURRENT_STREAMS: u32 = 1024;
 
@@ -78,15 +85,17 @@ impl Http2Params {
             .initial_window_size(self.stream_window)
             .initial_connection_window_size(self.connection_window)
             .max_header_list_size(header_list(self.limits))
+            .data_frame_budget(SMALL_FRAMES)
+            .max_pending_accept_reset_streams(
+                self.max_pending_accept_reset_streams
+                    .unwrap_or(MAX_PENDING_ACCEPT_RESET_STREAMS),
+            )
             .max_concurrent_streams(
                 self.max_concurrent_streams
                     .unwrap_or(MAX_CONCURRENT_STREAMS),
             );
         if let Some(size) = self.max_frame_size {
             builder.max_frame_size(size);
-        }
-        if let Some(max) = self.max_pending_accept_reset_streams {
-            builder.max_pending_accept_reset_streams(max);
         }
         if let Some(max) = self.max_send_buffer {
             builder.max_send_buffer_size(max);
@@ -101,6 +110,7 @@ impl Http2Params {
             .initial_window_size(self.stream_window)
             .initial_connection_window_size(self.connection_window)
             .max_header_list_size(header_list(self.limits))
+            .data_frame_budget(SMALL_FRAMES)
             .enable_push(false);
         if let Some(size) = self.max_frame_size {
             builder.max_frame_size(size);

@@ -272,4 +272,67 @@ mod tests {
         let limit = Duration::from_secs(300);
         assert!(tokio::time::timeout(limit, watched).await.is_err());
     }
+
+    /// A pair whose server is configured as ours are.
+    async fn pair() -> (
+        h2::client::SendRequest<Bytes>,
+        h2::server::Connection<tokio::io::DuplexStream, Bytes>,
+    ) {
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let params = crate::testing::outbound(&[]).0.server_http2;
+        let (client, server) = tokio::join!(
+            h2::client::handshake(client),
+            params.server().handshake(server)
+        );
+        let (send, connection) = client.unwrap();
+        tokio::spawn(connection);
+        (send, server.unwrap())
+    }
+
+    fn post() -> Request<()> {
+        Request::post("http://web/").body(()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn many_small_frames_that_wait_do_not_end_a_connection() {
+        const FRAMES: usize = 5_000;
+        let (mut client, mut server) = pair().await;
+        let (_response, mut send) = client.send_request(post(), false).unwrap();
+        let sending = tokio::spawn(async move {
+            for _ in 0..FRAMES {
+                send.send_data(Bytes::from_static(b"x"), false).unwrap();
+                tokio::task::yield_now().await;
+            }
+            send.send_data(Bytes::new(), true).unwrap();
+        });
+        let (request, _respond) = server.accept().await.unwrap().unwrap();
+        let driving = tokio::spawn(async move { server.accept().await.is_none() });
+        sending.await.unwrap();
+        let mut body = request.into_body();
+        let mut read = 0;
+        while let Some(data) = body.data().await {
+            read += data.unwrap().len();
+        }
+        assert_eq!(read, FRAMES);
+        driving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_with_many_streams_does_not_end_those_of_others() {
+        let (mut client, mut server) = pair().await;
+        let (kept, _send) = client.send_request(post(), true).unwrap();
+        let leaving: Vec<_> = (0..200)
+            .map(|_| client.send_request(post(), false).unwrap())
+            .collect();
+        tokio::task::yield_now().await;
+        drop(leaving);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let serving = tokio::spawn(async move {
+            while let Some(Ok((_, mut respond))) = server.accept().await {
+                let _ = respond.send_response(Response::new(()), true);
+            }
+        });
+        assert_eq!(kept.await.unwrap().status(), StatusCode::OK);
+        serving.abort();
+    }
 }
