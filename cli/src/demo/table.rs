@@ -43,7 +43,7 @@ pub fn table(report: &Report, scene: &Scene) -> String {
             names(&edge.server_identities)
         ));
     }
-    lines.push(format!("  (identities without their end, {SUFFIX})"));
+    lines.push(format!("  (identities end in {SUFFIX})"));
     lines.push(String::new());
     lines.push(format!(
         "{:<12} {:<8} {:>9} {:>7} {:>11}",
