@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 DURATION ?= 60s
-OUTPUT ?= auto
+OUTPUT ?=
 BENCH ?=
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
@@ -24,7 +24,7 @@ build: setup ## Builds weft and weft-proxy
 	 cargo build --locked --release -p weft -p weft-proxy
 
 demo: build ## Runs a mesh on this machine (DURATION=20s OUTPUT=json)
-	@$(BIN)/weft demo --duration $(DURATION) --output $(OUTPUT)
+	@$(BIN)/weft demo --duration $(DURATION) $(if $(OUTPUT),--output $(OUTPUT))
 
 bench: setup ## Compares proxies side by side (BENCH="--quick", see docs/bench.md)
 	@scripts/setup-bench
