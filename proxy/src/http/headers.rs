@@ -187,11 +187,5 @@ pub fn unmark_response<B>(response: &mut Response<B>) {
     response.headers_mut().remove(ORIG_PROTO);
 }
 
-/// Makes a request fit for an HTTP/2 server of its own accord (not `l5d-orig-proto`): what
-/// HTTP/2 forbids goes.
-pub fn for_http2(headers: &mut HeaderMap) {
-    headers.remove(TRANSFER_ENCODING);
-}
-
 #[cfg(test)]
 mod tests;

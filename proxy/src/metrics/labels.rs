@@ -21,11 +21,6 @@ impl Labels {
         LabelsBuilder(Vec::with_capacity(16))
     }
 
-    /// A list that starts with these labels.
-    pub fn extend(&self) -> LabelsBuilder {
-        LabelsBuilder(self.0.to_vec())
-    }
-
     /// The labels in order.
     pub fn iter(&self) -> impl Iterator<Item = &Label> {
         self.0.iter()

@@ -53,7 +53,6 @@ pub struct Discovery {
     backends: Arc<Backends>,
     queries: Arc<Queries>,
     entries: Arc<Mutex<HashMap<SocketAddr, Arc<Entry>>>>,
-    idle: Duration,
 }
 
 struct Entry {
@@ -87,7 +86,6 @@ impl Discovery {
             backends,
             queries: Arc::new(queries),
             entries,
-            idle,
         }
     }
 
@@ -136,11 +134,6 @@ impl Discovery {
         });
         entries.insert(addr, entry.clone());
         Ok(entry)
-    }
-
-    /// The time after which an unused destination is forgotten.
-    pub fn idle(&self) -> Duration {
-        self.idle
     }
 }
 
