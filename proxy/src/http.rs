@@ -5,6 +5,7 @@ pub mod body;
 pub mod client;
 pub mod expect;
 pub mod filter;
+pub mod gather;
 pub mod h1;
 pub mod h2;
 pub mod headers;

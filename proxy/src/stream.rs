@@ -63,6 +63,11 @@ impl Stream {
         self.prefix = bytes.freeze();
     }
 
+    /// Whether the bytes go to a socket as they are, without TLS.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.io, Io::Plain(_))
+    }
+
     /// Makes the peer see a reset instead of an orderly end when this stream is dropped.
     pub fn reset_on_close(&self) {
         if let Io::Plain(io) = &self.io {

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use tracing_subscriber::filter::{EnvFilter, ParseError};
 use tracing_subscriber::fmt::time::uptime;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 mod directives;
@@ -66,15 +66,21 @@ pub struct LogHandle {
 /// # Errors
 /// Directives that are not understood, or a subscriber that is installed already.
 pub fn init(directives: &str, format: Format) -> Result<LogHandle, LogError> {
-    let (layer, handle) = build(directives, format, io::stdout)?;
-    tracing::subscriber::set_global_default(Registry::default().with(layer))
-        .map_err(|_| LogError::AlreadySet)?;
+    let (subscriber, handle) = build(directives, format, io::stdout)?;
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::AlreadySet)?;
     Ok(handle)
 }
 
-type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
+type BoxedLayer = Box<dyn Layer<Filtered> + Send + Sync>;
 
-fn build<W>(directives: &str, format: Format, out: W) -> Result<(BoxedLayer, LogHandle), LogError>
+/// The filter is directly on the registry: only there is the most detailed level it lets through told to the macros, so
+/// that what is not wanted costs one comparison.
+fn build<W>(
+    directives: &str,
+    format: Format,
+    out: W,
+) -> Result<(Layered<BoxedLayer, Filtered>, LogHandle), LogError>
 where
     W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -95,7 +101,7 @@ where
         filter: handle,
         current: Arc::new(Mutex::new(directives.to_owned())),
     };
-    Ok((filter.and_then(lines).boxed(), handle))
+    Ok((Registry::default().with(filter).with(lines), handle))
 }
 
 fn parse(text: &str) -> Result<EnvFilter, LogError> {

@@ -3,6 +3,7 @@
 
 use super::body::Body;
 use super::expect::Continue;
+use super::gather::gather;
 use super::h1::{Connection as H1Connection, SendError as H1SendError, UpstreamH1};
 use super::{Http2Params, Limits, h2 as http2};
 use crate::connect::{ConnectError, Connector};
@@ -201,11 +202,10 @@ impl Client {
 
     async fn connect_h2(&self) -> Result<Arc<SharedConnection>, ConnectError> {
         let io = self.connector.connect(Some(SessionProtocol::Http2)).await?;
-        let (send, mut connection) = self
-            .settings
-            .http2
-            .client()
-            .handshake(io)
+        let (io, turns) = gather(io);
+        let handshake = self.settings.http2.client().handshake(io);
+        let (send, mut connection) = turns
+            .run(handshake)
             .await
             .map_err(|e| self.connector.handshake_failed(e))?;
         let shared = Arc::new(SharedConnection {
@@ -217,7 +217,7 @@ impl Client {
         let keep_alive = self.settings.http2.keep_alive;
         let watched: Weak<SharedConnection> = Arc::downgrade(&shared);
         tokio::spawn(async move {
-            http2::drive(connection, pings, keep_alive).await;
+            http2::drive(connection, turns, pings, keep_alive).await;
             if let Some(shared) = watched.upgrade() {
                 shared.closed.store(true, Ordering::Relaxed);
             }

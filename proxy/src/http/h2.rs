@@ -3,6 +3,7 @@
 
 use super::body::Body;
 use super::expect::Continue;
+use super::gather::{Gathered, Turns, gather};
 use super::{Handler, Http2Params, KeepAlive};
 use crate::stream::Stream;
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use weft_runtime::drain;
 
@@ -25,7 +26,9 @@ pub async fn serve<H: Handler>(
     params: Http2Params,
     drain: drain::Watch,
 ) -> Result<(), h2::Error> {
-    let mut connection: h2::server::Connection<_, Bytes> = params.server().handshake(io).await?;
+    let (io, turns) = gather(io);
+    let handshake = params.server().handshake(io);
+    let mut connection: h2::server::Connection<_, Bytes> = turns.run(handshake).await?;
     let mut keep_alive = pin!(watch_peer(connection.ping_pong(), params.keep_alive));
     let mut draining = pin!(drain.signaled());
     let mut told = false;
@@ -34,7 +37,7 @@ pub async fn serve<H: Handler>(
     loop {
         tokio::select! {
             biased;
-            accepted = connection.accept() => match accepted {
+            accepted = turns.run(connection.accept()) => match accepted {
                 Some(Ok((request, respond))) => {
                     awaited = false;
                     tokio::spawn(serve_stream(handler.clone(), request, respond));
@@ -212,14 +215,15 @@ pub async fn watch_peer(pings: Option<h2::PingPong>, keep_alive: Option<KeepAliv
 
 /// Drives a client connection to its end.
 pub async fn drive(
-    connection: h2::client::Connection<Stream, Bytes>,
+    connection: h2::client::Connection<Gathered, Bytes>,
+    turns: Turns,
     pings: Option<h2::PingPong>,
     keep_alive: Option<KeepAlive>,
 ) {
-    let mut connection = pin!(connection);
+    let mut connection = pin!(turns.run(connection));
     let mut keep_alive = pin!(watch_peer(pings, keep_alive));
     let ended = poll_fn(|cx| {
-        if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
+        if let Poll::Ready(result) = connection.as_mut().poll(cx) {
             return Poll::Ready(Some(result));
         }
         keep_alive.as_mut().poll(cx).map(|()| None)

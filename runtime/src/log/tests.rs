@@ -24,8 +24,7 @@ impl Lines {
 fn logging(directives: &str, format: Format, body: impl FnOnce(&LogHandle, &Lines)) {
     let lines = Lines::default();
     let out = lines.clone();
-    let (layer, handle) = build(directives, format, move || out.clone()).unwrap();
-    let subscriber = Registry::default().with(layer);
+    let (subscriber, handle) = build(directives, format, move || out.clone()).unwrap();
     tracing::subscriber::with_default(subscriber, || body(&handle, &lines));
 }
 
@@ -127,4 +126,23 @@ fn directives_are_checked_and_bounded() {
         check(&"a,".repeat(5_000)),
         Err(LogError::TooLong(10_000))
     ));
+}
+
+#[test]
+fn what_is_not_wanted_is_told_to_the_macros() {
+    use tracing::level_filters::LevelFilter;
+    let cases = [
+        ("warn,linkerd=info,hickory=error", LevelFilter::INFO),
+        ("error", LevelFilter::ERROR),
+        ("info,h2=trace", LevelFilter::TRACE),
+        ("off", LevelFilter::OFF),
+    ];
+    for (directives, most) in cases {
+        let (subscriber, handle) = build(directives, Format::Plain, io::sink).unwrap();
+        let hint = tracing::Subscriber::max_level_hint(&subscriber);
+        assert_eq!(hint, Some(most), "{directives}");
+        handle.set("debug").unwrap();
+        let hint = tracing::Subscriber::max_level_hint(&subscriber);
+        assert_eq!(hint, Some(LevelFilter::DEBUG), "{directives}, then debug");
+    }
 }
