@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use clap::Args;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -100,7 +101,9 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+/// Answers when it has read the request, as an application would.
+async fn answer(mut request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    while let Some(Ok(_)) = request.body_mut().frame().await {}
     static TEXT: [u8; LARGE] = [b'x'; LARGE];
     let (content_type, answer) = match request.uri().path() {
         LARGE_PATH => ("text/plain", Answer::whole(&TEXT)),
@@ -205,7 +208,6 @@ impl Body for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt;
 
     #[tokio::test]
     async fn a_stream_is_its_messages_and_a_status() {

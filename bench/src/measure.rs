@@ -85,6 +85,8 @@ async fn in_bed(
     };
     let mut figures = [Proxy::default(), Proxy::default()];
     let pids = [pair.client, pair.server];
+    // What starting took is not what an idle proxy needs.
+    sleep(Duration::from_secs_f64(plan.settle)).await;
     for (proxy, pid) in figures.iter_mut().zip(pids) {
         proxy.idle_kb = process::resident_kb(pid)?;
     }

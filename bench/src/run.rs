@@ -42,8 +42,8 @@ pub struct RunArgs {
     /// Seconds of load before, not counted
     #[arg(long, default_value_t = 1.0)]
     pub warm_up: f64,
-    /// Seconds after the load until memory is looked at again
-    #[arg(long, default_value_t = 1.0)]
+    /// Seconds before and after the load until memory is looked at
+    #[arg(long, default_value_t = 1.5)]
     pub settle: f64,
     /// Requests a second of workloads with a fixed rate
     #[arg(long, default_value_t = 500)]

@@ -32,6 +32,8 @@ use weft_tls::{Store, TrustAnchors};
 
 /// Time between two sweeps.
 const SWEEP: Duration = Duration::from_secs(5);
+/// Time until the first: by then the first certificate is there.
+const FIRST_SWEEP: Duration = Duration::from_secs(1);
 
 /// Why the proxy did not start (exit code 1, contract 1.1).
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +119,7 @@ pub async fn run(settings: Settings, log: LogHandle) -> Result<(), StartError> {
 /// Forgets series that nobody has used for a while, and takes code that does not run any more out of memory: what a
 /// start, a certificate or a burst needed. What is still needed comes back at a cost of microseconds.
 async fn sweep(registry: Arc<Registry>) {
+    tokio::time::sleep(FIRST_SWEEP).await;
     loop {
         registry.sweep(std::time::Instant::now());
         if let Err(error) = weft_runtime::memory::release_code() {
@@ -242,7 +245,8 @@ fn own_ports(settings: &Settings) -> Vec<u16> {
         .collect()
 }
 
-fn inbound(settings: &Settings, metrics: &Metrics, store: &Store) -> Inbound {
+/// The inbound side as `settings` say. Must be called inside a tokio runtime; it serves nothing yet.
+pub fn inbound(settings: &Settings, metrics: &Metrics, store: &Store) -> Inbound {
     let side = &settings.inbound.side;
     let policy = &settings.policy;
     let admin = settings.admin.listen.port();
@@ -272,7 +276,8 @@ fn inbound(settings: &Settings, metrics: &Metrics, store: &Store) -> Inbound {
     }
 }
 
-fn outbound(settings: &Settings, metrics: &Metrics, store: &Store) -> Outbound {
+/// The outbound side as `settings` say. Must be called inside a tokio runtime; it serves nothing yet.
+pub fn outbound(settings: &Settings, metrics: &Metrics, store: &Store) -> Outbound {
     let side = &settings.outbound.side;
     let destination = &settings.destination;
     let context = Arc::new(outbound::Context {

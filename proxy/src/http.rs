@@ -75,6 +75,13 @@ const MAX_PENDING_ACCEPT_RESET_STREAMS: usize = 1024;
 /// connection of gRPC streams holds many small messages; 16 MiB are 65,000 frames, some MB of memory at the worst.
 const SMALL_FRAMES: usize = 16 << 20;
 
+/// Streams that we have reset and of which late frames are ignored for a second. On a shared connection many streams may be
+/// cancelled at once while their peers still send.
+const RESET_STREAMS: usize = 1024;
+/// Frames for streams that are gone, and malformed messages, in all the life of a connection, before it is ended: each
+/// makes us send a reset, and a peer that does not read them would fill our memory.
+const LOCAL_ERROR_RESETS: usize = 1 << 16;
+
 /// Streams that a client may have open on one connection unless configured.
 const MAX_CONCURRENT_STREAMS: u32 = 1024;
 
@@ -87,6 +94,8 @@ impl Http2Params {
             .initial_connection_window_size(self.connection_window)
             .max_header_list_size(header_list(self.limits))
             .data_frame_budget(SMALL_FRAMES)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .max_local_error_reset_streams(Some(LOCAL_ERROR_RESETS))
             .max_pending_accept_reset_streams(
                 self.max_pending_accept_reset_streams
                     .unwrap_or(MAX_PENDING_ACCEPT_RESET_STREAMS),
@@ -112,6 +121,8 @@ impl Http2Params {
             .initial_connection_window_size(self.connection_window)
             .max_header_list_size(header_list(self.limits))
             .data_frame_budget(SMALL_FRAMES)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .max_local_error_reset_streams(Some(LOCAL_ERROR_RESETS))
             .enable_push(false);
         if let Some(size) = self.max_frame_size {
             builder.max_frame_size(size);

@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
 
 pub mod admission;
+pub mod allocations;
 pub mod copy;
 pub mod drain;
 pub mod grpc;

@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::handshake::Early;
 use crate::record::{self, Content, MAX_PLAINTEXT, MAX_RECORD, Opener, RecordError, Sealer};
 
-/// Bytes that are asked of the socket at once: two full records.
-const READ: usize = 2 * MAX_RECORD;
+/// Bytes that are asked of the socket at once: four full records.
+const READ: usize = 4 * MAX_RECORD;
 /// Sealed bytes that may wait for the socket before more is taken.
 const MAX_WAITING: usize = 4 * MAX_RECORD;
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];

@@ -297,6 +297,64 @@ mod tests {
         Request::post("http://web/").body(()).unwrap()
     }
 
+    /// A frame of RFC 9113 section 4.1.
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        frame
+    }
+
+    #[tokio::test]
+    async fn bodies_that_nobody_wants_any_more_do_not_end_a_connection() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        const REQUESTS: u32 = 3_000;
+        const END_HEADERS: u8 = 4;
+        const END_STREAM: u8 = 1;
+        // POST, http, /, and a host, of the static table of RFC 7541.
+        const HEADERS: &[u8] = b"\x83\x86\x84\x41\x03web";
+        let (client, server) = tokio::io::duplex(1 << 20);
+        let params = crate::testing::outbound(&[]).0.server_http2;
+        let serving = tokio::spawn(async move {
+            let mut server = params.server().handshake(server).await.unwrap();
+            while let Some(request) = server.accept().await {
+                let (_, mut respond): (_, h2::server::SendResponse<Bytes>) = request?;
+                let refused = Response::builder().status(403).body(()).unwrap();
+                let _ = respond.send_response(refused, true);
+            }
+            Ok::<(), h2::Error>(())
+        });
+        let (mut read, mut write) = tokio::io::split(client);
+        let heard = tokio::spawn(async move {
+            let mut all = Vec::new();
+            read.read_to_end(&mut all).await.map(|_| all)
+        });
+        write
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await
+            .unwrap();
+        write.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+        for stream in (0..REQUESTS).map(|n| 2 * n + 1) {
+            write
+                .write_all(&frame(1, END_HEADERS, stream, HEADERS))
+                .await
+                .unwrap();
+            // The server answers and resets before the body comes.
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            write
+                .write_all(&frame(0, END_STREAM, stream, b"late"))
+                .await
+                .unwrap();
+        }
+        write.shutdown().await.unwrap();
+        let all = heard.await.unwrap().unwrap();
+        let goaway = all.windows(24).any(|w| w == b"too_many_internal_resets");
+        assert!(!goaway, "the server ended the connection");
+        serving.abort();
+    }
+
     #[tokio::test]
     async fn many_small_frames_that_wait_do_not_end_a_connection() {
         const FRAMES: usize = 5_000;
