@@ -11,7 +11,7 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: help setup build demo bench check fmt clippy deny tidy test test-unit test-e2e clean
+.PHONY: help setup build demo bench check fmt clippy deny tidy test test-unit test-e2e clean cluster-up cluster-down
 
 help: ## Shows this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,3 +57,9 @@ test-e2e: ## Runs only the tests of the whole mesh (after make build)
 
 clean:
 	cargo clean
+
+cluster-up: ## Starts a single-node Kubernetes on this machine (Debian, root; see e2e/cluster/README.md)
+	@e2e/cluster/up
+
+cluster-down: ## Ends it and removes what it made
+	@e2e/cluster/down
