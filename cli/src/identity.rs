@@ -1,13 +1,14 @@
 //! `weft identity`: the flags of Linkerd's identity controller (contract 2.5), turned into the settings of `weft_identity`.
 //! Runs nothing itself; the service lives in its own crate.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args};
-use weft_identity::{Config, LocalTokens, Scheme, TokenCheck};
+use weft_identity::{Config, LocalTokens, Rate, Scheme, TokenCheck, TokenReviews};
 use weft_runtime::process;
 
 use crate::flags::{LogArgs, listen_address};
@@ -45,9 +46,18 @@ pub struct IdentityArgs {
         default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
     )]
     pub trust_roots: PathBuf,
-    /// Public key (PEM) that workload tokens are checked by: the token.pub of a local authority.
+    /// Kubeconfig of the cluster whose API reviews workload tokens; by default that of the pod this runs in.
     #[arg(long)]
-    pub token_public_key: PathBuf,
+    pub kubeconfig: Option<OsString>,
+    /// Calls a second to the Kubernetes API.
+    #[arg(long, default_value_t = 100.0)]
+    pub kube_apiclient_qps: f64,
+    /// Calls to the Kubernetes API at once after a pause.
+    #[arg(long, default_value_t = 200)]
+    pub kube_apiclient_burst: u32,
+    /// Public key (PEM) that checks workload tokens instead of a Kubernetes API: the token.pub of a local authority.
+    #[arg(long)]
+    pub token_public_key: Option<PathBuf>,
     /// How it logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -59,12 +69,6 @@ pub struct IdentityArgs {
 #[derive(Debug, Args)]
 struct Ignored {
     #[arg(long, hide = true)]
-    kube_apiclient_qps: Option<String>,
-    #[arg(long, hide = true)]
-    kube_apiclient_burst: Option<String>,
-    #[arg(long, hide = true)]
-    kubeconfig: Option<String>,
-    #[arg(long, hide = true)]
     trace_collector: Option<String>,
     #[arg(long, hide = true, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     enable_pprof: Option<bool>,
@@ -73,14 +77,6 @@ struct Ignored {
 impl Ignored {
     fn given(&self) -> Vec<&'static str> {
         [
-            ("kube-apiclient-qps", self.kube_apiclient_qps.is_some()),
-            ("kube-apiclient-burst", self.kube_apiclient_burst.is_some()),
-            (
-                "kubeconfig",
-                self.kubeconfig
-                    .as_ref()
-                    .is_some_and(|path| !path.is_empty()),
-            ),
             (
                 "trace-collector",
                 self.trace_collector
@@ -101,7 +97,7 @@ pub async fn run(args: IdentityArgs) -> Result<()> {
     for flag in args.ignored.given() {
         tracing::info!("the flag --{flag} has no effect here");
     }
-    let tokens = LocalTokens::load(&args.token_public_key).context("--token-public-key")?;
+    let tokens = token_check(&args).await?;
     let config = Config {
         addr: args.addr,
         admin_addr: Some(args.admin_addr),
@@ -112,11 +108,30 @@ pub async fn run(args: IdentityArgs) -> Result<()> {
         issuer_dir: args.issuer,
         scheme: args.identity_scheme,
         trust_roots: args.trust_roots,
-        tokens: TokenCheck::Local(tokens),
+        tokens,
     };
     tracing::info!(?config, "starting");
     weft_identity::serve(config, process::shutdown()).await?;
     Ok(())
+}
+
+async fn token_check(args: &IdentityArgs) -> Result<TokenCheck> {
+    if let Some(key) = &args.token_public_key {
+        let tokens = LocalTokens::load(key).context("--token-public-key")?;
+        return Ok(TokenCheck::Local(tokens));
+    }
+    let rate = Rate {
+        per_second: args.kube_apiclient_qps,
+        burst: args.kube_apiclient_burst,
+    };
+    // The charts pass an empty name for the cluster that this pod is in.
+    let kubeconfig = args
+        .kubeconfig
+        .as_ref()
+        .filter(|path| !path.is_empty())
+        .map(Path::new);
+    let reviews = TokenReviews::connect(kubeconfig, rate).await?;
+    Ok(TokenCheck::Kubernetes(reviews))
 }
 
 /// A duration as Go writes it, `24h0m0s` or `1.5h`; the charts pass this form.
@@ -157,8 +172,6 @@ fn go_duration(text: &str) -> Result<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use clap::Parser;
 
     use super::*;
@@ -186,7 +199,7 @@ mod tests {
         let args = parse(
             "weft identity -log-level=info -log-format=json -controller-namespace=mesh -identity-trust-domain=example.org \
              -identity-issuance-lifetime=24h0m0s -identity-clock-skew-allowance=20s -identity-scheme=kubernetes.io/tls \
-             -enable-pprof=false -kube-apiclient-qps=100 -kube-apiclient-burst 200 --token-public-key token.pub",
+             -enable-pprof=false -kube-apiclient-qps=50 -kube-apiclient-burst 60 -kubeconfig=",
         )
         .expect("accepted");
         assert_eq!(args.addr.to_string(), "[::]:8080");
@@ -201,9 +214,23 @@ mod tests {
         assert_eq!(args.identity_scheme, Scheme::Kubernetes);
         assert_eq!(args.log.log_format, weft_runtime::log::Format::Json);
         assert_eq!(
-            args.ignored.given(),
-            ["kube-apiclient-qps", "kube-apiclient-burst"]
+            (args.kube_apiclient_qps, args.kube_apiclient_burst),
+            (50.0, 60)
         );
+        assert!(args.token_public_key.is_none() && args.ignored.given().is_empty());
+    }
+
+    #[tokio::test]
+    async fn without_a_cluster_it_says_what_to_give() {
+        for line in ["", " -kubeconfig="] {
+            let args = parse(&format!("weft identity{line}")).expect("accepted");
+            assert_eq!(
+                (args.kube_apiclient_qps, args.kube_apiclient_burst),
+                (100.0, 200)
+            );
+            let error = token_check(&args).await.expect_err("no pod").to_string();
+            assert!(error.contains("--token-public-key FILE"), "{error}");
+        }
     }
 
     #[test]
@@ -227,18 +254,14 @@ mod tests {
             "-identity-scheme=x",
             "-log-format=xml",
             "-identity-issuance-lifetime=24",
+            "-kube-apiclient-qps=fast",
+            "-kube-apiclient-burst=-1",
         ] {
             let text = parse(&format!("weft identity {line} -token-public-key=t"))
                 .expect_err(line)
                 .to_string();
             assert!(text.contains("invalid value"), "{line}: {text}");
         }
-        assert!(
-            parse("weft identity")
-                .expect_err("no key")
-                .to_string()
-                .contains("--token-public-key")
-        );
     }
 
     #[test]

@@ -316,6 +316,12 @@ impl Issuer {
         &self.subject_text
     }
 
+    /// Subject and end, in words.
+    pub(crate) fn describe(&self) -> String {
+        let until = crate::events::utc(self.not_after());
+        format!("issuer \"{}\", valid until {until}", self.subject_text)
+    }
+
     /// Signs a certificate that is thrown away and verifies it as a proxy would. So whatever the data plane would refuse (an
     /// anchor's key type, a path length, a name constraint) is found now and not by every workload at its next renewal.
     fn check_trusted(

@@ -3,6 +3,8 @@
 
 pub mod authority;
 pub mod csr;
+mod events;
+pub mod kubernetes;
 mod leaf;
 pub mod local;
 mod metrics;
@@ -11,12 +13,14 @@ pub mod reload;
 pub mod roots;
 mod server;
 pub mod service;
+pub mod throttle;
 pub mod token;
 
 pub use authority::Scheme;
 pub use local::{LocalAuthority, LocalError};
 pub use server::{Config, ServeError, serve, serve_on};
-pub use token::{LocalTokens, TokenCheck};
+pub use throttle::Rate;
+pub use token::{LocalTokens, TokenCheck, TokenReviews};
 
 #[cfg(test)]
 mod testing;

@@ -4,22 +4,29 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use weft_runtime::grpc::{self, Call};
-use weft_runtime::metrics::{Collector, Counter, Family, Registry};
+use weft_runtime::metrics::{Collector, Counter, Family, Histogram, Registry};
 
 use crate::authority::unix_seconds;
+use crate::token::TokenError;
 
 const SERVICE: &str = "io.linkerd.proxy.identity.Identity";
 /// No issuer was loaded yet.
 const NO_ISSUER: i64 = i64::MIN;
 
+/// Upper bounds in seconds: a local signature check to the time limit of a TokenReview.
+const CHECK_BUCKETS: [f64; 10] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0,
+];
+
+/// What became of something.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReloadResult {
+struct Outcome {
     result: &'static str,
 }
 
@@ -36,7 +43,9 @@ pub enum Reload {
 #[derive(Debug)]
 pub struct Metrics {
     calls: grpc::Metrics,
-    reloads: Family<ReloadResult, Counter>,
+    reloads: Family<Outcome, Counter>,
+    token_checks: Family<Outcome, Histogram>,
+    events: Family<Outcome, Counter>,
     not_after: Arc<AtomicI64>,
 }
 
@@ -46,12 +55,24 @@ impl Metrics {
         let metrics = Self {
             calls: grpc::Metrics::register(registry),
             reloads: Family::new(Counter::default),
+            token_checks: Family::new(|| Histogram::new(CHECK_BUCKETS)),
+            events: Family::new(Counter::default),
             not_after: Arc::new(AtomicI64::new(NO_ISSUER)),
         };
         registry.register(
             "issuer_reload_total",
             "Changes of the issuer files, by what became of them",
             metrics.reloads.clone(),
+        );
+        registry.register(
+            "token_check_seconds",
+            "Time to find out whose token it is, by what was found",
+            metrics.token_checks.clone(),
+        );
+        registry.register(
+            "kubernetes_events_total",
+            "Events for the Kubernetes API, by what became of them",
+            metrics.events.clone(),
         );
         registry.collector(
             &["issuer_cert_ttl_seconds", "issuer_not_after"],
@@ -71,7 +92,22 @@ impl Metrics {
             Reload::Updated => "updated",
             Reload::Refused => "refused",
         };
-        self.reloads.resolve(&ReloadResult { result }).inc();
+        self.reloads.resolve(&Outcome { result }).inc();
+    }
+
+    pub(crate) fn token_checked<T>(&self, took: Duration, found: &Result<T, TokenError>) {
+        let result = match found {
+            Ok(_) => "authenticated",
+            Err(TokenError::Malformed(_) | TokenError::Refused(_)) => "refused",
+            Err(TokenError::Unchecked(_) | TokenError::Busy(_)) => "unchecked",
+        };
+        let times = self.token_checks.resolve(&Outcome { result });
+        times.observe(took.as_secs_f64());
+    }
+
+    /// `result` is `sent`, `failed` or `dropped`.
+    pub(crate) fn event(&self, result: &'static str) {
+        self.events.resolve(&Outcome { result }).inc();
     }
 
     pub(crate) fn issuer_loaded(&self, not_after: SystemTime) {

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::authority::{Issuer, PairFiles, Scheme, unix_seconds};
+use crate::events::{self, Events};
 use crate::metrics::{Metrics, Reload};
 use crate::roots::TrustRoots;
 
@@ -70,16 +71,18 @@ pub struct IssuerFiles {
     current: ArcSwapOption<Issuer>,
     seen: Mutex<Seen>,
     metrics: Arc<Metrics>,
+    events: Events,
 }
 
 impl IssuerFiles {
     /// With nothing loaded yet; call [`Self::refresh`].
-    pub fn new(sources: Sources, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(sources: Sources, metrics: Arc<Metrics>, events: Events) -> Self {
         Self {
             sources,
             current: ArcSwapOption::empty(),
             seen: Mutex::default(),
             metrics,
+            events,
         }
     }
 
@@ -120,7 +123,9 @@ impl IssuerFiles {
         });
         match result {
             Ok(None) => {
-                seen.problem = None;
+                if seen.problem.take().is_some() {
+                    tracing::info!("the issuer files are again those in use");
+                }
                 Outcome::Unchanged
             }
             Ok(Some((files, issuer))) => {
@@ -131,6 +136,10 @@ impl IssuerFiles {
                 );
                 self.metrics.issuer_loaded(issuer.not_after());
                 self.metrics.reload(Reload::Updated);
+                // The first issuer of a process is no news, unless its absence was.
+                if seen.accepted.is_some() || seen.problem.is_some() {
+                    self.events.issuer(events::UPDATED, issuer.describe());
+                }
                 self.current.store(Some(Arc::new(issuer)));
                 *seen = Seen {
                     accepted: Some(files),
@@ -140,13 +149,14 @@ impl IssuerFiles {
             }
             Err(problem) => {
                 if seen.problem.as_ref() != Some(&problem) {
-                    let stays = self
-                        .current
-                        .load()
-                        .as_ref()
-                        .map_or("none is loaded", |_| "the one before it stays");
+                    let (reason, stays) = match self.current.load().as_ref() {
+                        Some(_) => (events::UPDATE_SKIPPED, "the one before it stays"),
+                        None => (events::VALIDATION_FAILED, "none is loaded"),
+                    };
                     tracing::error!(reason = %problem, "issuer refused, {stays}");
                     self.metrics.reload(Reload::Refused);
+                    self.events
+                        .issuer(reason, format!("issuer refused, {stays}: {problem}"));
                     seen.problem = Some(problem);
                 }
                 Outcome::Refused

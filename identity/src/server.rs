@@ -16,6 +16,7 @@ use weft_runtime::{grpc, service_admin};
 
 use crate::authority::{Scheme, Terms};
 use crate::csr::MAX_CSR_BYTES;
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::reload::{IssuerFiles, Outcome, POLL_INTERVAL, Sources};
 use crate::service::{Certifier, IdentityService, Names};
@@ -110,7 +111,19 @@ pub async fn serve_on(
         scheme: config.scheme,
         trust_roots: config.trust_roots,
     };
-    let issuer = Arc::new(IssuerFiles::new(sources, metrics.clone()));
+    // Whatever ends this function, also being dropped, ends its tasks.
+    let tasks = shutdown.child_token();
+    let _end_tasks = tasks.clone().drop_guard();
+    let events = match &config.tokens {
+        TokenCheck::Local(_) => Events::off(),
+        TokenCheck::Kubernetes(reviews) => Events::start(
+            reviews.client().clone(),
+            &config.controller_namespace,
+            metrics.clone(),
+            tasks.clone(),
+        ),
+    };
+    let issuer = Arc::new(IssuerFiles::new(sources, metrics.clone(), events.clone()));
     // Before the first request can come, so that a good start never answers `Unavailable`.
     let first = issuer.clone();
     let loaded = tokio::task::spawn_blocking(move || first.refresh(SystemTime::now())).await;
@@ -120,9 +133,6 @@ pub async fn serve_on(
         );
     }
 
-    // Whatever ends this function, also being dropped, ends its tasks.
-    let tasks = shutdown.child_token();
-    let _end_tasks = tasks.clone().drop_guard();
     tokio::spawn(issuer.clone().watch(POLL_INTERVAL, tasks.clone()));
     if let Some(admin) = admin {
         let issuer = issuer.clone();
@@ -143,7 +153,7 @@ pub async fn serve_on(
         lifetime: config.issuance_lifetime,
         clock_skew: config.clock_skew_allowance,
     };
-    let certifier = Certifier::new(issuer, config.tokens, names, terms, metrics);
+    let certifier = Certifier::new(issuer, config.tokens, names, terms, metrics, events);
     serve_grpc(listener, certifier, shutdown).await
 }
 
@@ -178,5 +188,7 @@ async fn serve_grpc(
     Ok(grpc::serve(listener, Routes::new(service), LIMITS, shutdown).await?)
 }
 
+#[cfg(test)]
+mod kubernetes_tests;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use linkerd2_proxy_api::identity::identity_server::Identity as IdentityApi;
 use linkerd2_proxy_api::identity::{CertifyRequest, CertifyResponse};
@@ -12,6 +12,7 @@ use weft_core::name::{IdentityError, workload_identity};
 
 use crate::authority::{SignError, Terms, unix_seconds};
 use crate::csr::{self, CsrError};
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::reload::IssuerFiles;
 use crate::token::{TokenCheck, TokenError};
@@ -77,8 +78,9 @@ impl CertifyError {
             }
             Self::Account(_) | Self::NotYours { .. } => Code::FailedPrecondition,
             Self::NoIssuer(_) | Self::Sign(SignError::Expired(_)) => Code::Unavailable,
-            Self::Sign(SignError::Time(_) | SignError::Signature(_)) => Code::Internal,
-            Self::Busy => Code::ResourceExhausted,
+            Self::Sign(SignError::Time(_) | SignError::Signature(_))
+            | Self::Token(TokenError::Unchecked(_)) => Code::Internal,
+            Self::Busy | Self::Token(TokenError::Busy(_)) => Code::ResourceExhausted,
         }
     }
 }
@@ -99,6 +101,7 @@ pub struct Certifier {
     names: Names,
     terms: Terms,
     metrics: Arc<Metrics>,
+    events: Events,
     /// Serial of the next certificate; counts from 1 in each process (contract 2.5).
     serial: AtomicU64,
     turns: Semaphore,
@@ -106,12 +109,13 @@ pub struct Certifier {
 
 impl Certifier {
     /// With the first serial still to be given.
-    pub fn new(
+    pub(crate) fn new(
         issuer: Arc<IssuerFiles>,
         tokens: TokenCheck,
         names: Names,
         terms: Terms,
         metrics: Arc<Metrics>,
+        events: Events,
     ) -> Self {
         Self {
             issuer,
@@ -119,6 +123,7 @@ impl Certifier {
             names,
             terms,
             metrics,
+            events,
             serial: AtomicU64::new(1),
             turns: Semaphore::new(MAX_IN_FLIGHT),
         }
@@ -136,7 +141,10 @@ impl Certifier {
         let _turn = turn.ok().and_then(Result::ok).ok_or(CertifyError::Busy)?;
 
         let csr = csr::check(&request.certificate_signing_request, identity)?;
-        let account = self.tokens.check(&request.token, now).await?;
+        let started = Instant::now();
+        let account = self.tokens.check(&request.token, now).await;
+        self.metrics.token_checked(started.elapsed(), &account);
+        let account = account?;
         let Names {
             trust_domain,
             controller_namespace,
@@ -164,6 +172,7 @@ impl Certifier {
             not_after = seconds,
             "issued a certificate"
         );
+        self.events.issued(account, identity, signed.not_after);
         Ok(CertifyResponse {
             leaf_certificate: signed.der,
             intermediate_certificates: issuer

@@ -1,5 +1,7 @@
 //! Certificates, requests and folders for the tests of this crate.
 
+pub(crate) mod api_server;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use time::OffsetDateTime;
 use weft_runtime::metrics::Registry;
 
 use crate::authority::{PairFiles, Scheme, Terms};
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::reload::{IssuerFiles, Sources};
 
@@ -99,7 +102,8 @@ pub(crate) fn issuer_files(dir: &Path) -> (Arc<IssuerFiles>, Arc<Registry>) {
         scheme: Scheme::Linkerd,
         trust_roots: dir.join("roots/ca-bundle.crt"),
     };
-    (Arc::new(IssuerFiles::new(sources, metrics)), registry)
+    let files = IssuerFiles::new(sources, metrics, Events::off());
+    (Arc::new(files), registry)
 }
 
 pub(crate) fn write_roots(dir: &Path, roots: &[&Ca]) {

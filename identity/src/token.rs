@@ -1,6 +1,8 @@
 //! Who is asking: checks of the token that comes with a request. One enum, so that a further way to check is one more variant.
 //! Does not compare the token's account with the requested identity; the service does.
 
+mod review;
+
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,6 +16,8 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::authority::unix_seconds;
 use crate::roots::key_kind;
+
+pub use review::{ReviewError, TokenReviews};
 
 /// The audience of tokens for this service (contract 2.1).
 pub const AUDIENCE: &str = "identity.l5d.io";
@@ -32,6 +36,8 @@ pub struct ServiceAccount {
     pub namespace: String,
     /// Name of the account.
     pub name: String,
+    /// The UID of its object, if who proved it knows; Events need it to be found.
+    pub uid: Option<String>,
 }
 
 impl ServiceAccount {
@@ -44,6 +50,7 @@ impl ServiceAccount {
         Some(Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
+            uid: None,
         })
     }
 }
@@ -57,6 +64,18 @@ pub enum TokenError {
     /// A token that does not authenticate the caller: gRPC `FailedPrecondition`.
     #[error("token refused: {0}")]
     Refused(String),
+    /// Nobody could say whose token it is: gRPC `Internal`.
+    #[error("token not checked: {0}")]
+    Unchecked(String),
+    /// More tokens than may be checked: gRPC `ResourceExhausted`.
+    #[error("token not checked: {0}")]
+    Busy(String),
+}
+
+impl TokenError {
+    fn too_long(bytes: usize) -> Self {
+        Self::Malformed(format!("{bytes} bytes, at most {MAX_TOKEN_BYTES} are read"))
+    }
 }
 
 /// How tokens are checked.
@@ -65,6 +84,8 @@ pub enum TokenError {
 pub enum TokenCheck {
     /// By a public key of the local authority, for meshes without Kubernetes.
     Local(LocalTokens),
+    /// By the API of a Kubernetes cluster.
+    Kubernetes(TokenReviews),
 }
 
 impl TokenCheck {
@@ -72,6 +93,7 @@ impl TokenCheck {
     pub async fn check(&self, token: &[u8], now: SystemTime) -> Result<ServiceAccount, TokenError> {
         match self {
             Self::Local(local) => local.check(token, now),
+            Self::Kubernetes(reviews) => reviews.check(token).await,
         }
     }
 }
@@ -229,10 +251,7 @@ impl LocalTokens {
 
     fn verified_claims(&self, token: &[u8]) -> Result<Claims, TokenError> {
         if token.len() > MAX_TOKEN_BYTES {
-            return Err(TokenError::Malformed(format!(
-                "{} bytes, at most {MAX_TOKEN_BYTES} are read",
-                token.len()
-            )));
+            return Err(TokenError::too_long(token.len()));
         }
         // Files end in a newline more often than not.
         let token = token.trim_ascii();

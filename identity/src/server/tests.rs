@@ -17,16 +17,16 @@ use crate::local::LocalAuthority;
 use crate::roots::TrustRoots;
 use crate::testing::{ID, csr};
 
-struct Running {
+pub(super) struct Running {
     _dir: TempDir,
-    authority: LocalAuthority,
+    pub(super) authority: LocalAuthority,
     addr: SocketAddr,
     admin: SocketAddr,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), ServeError>>,
 }
 
-fn config(authority: &LocalAuthority) -> Config {
+pub(super) fn config(authority: &LocalAuthority) -> Config {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     Config {
         addr: any,
@@ -44,6 +44,10 @@ fn config(authority: &LocalAuthority) -> Config {
 
 impl Running {
     async fn start() -> Self {
+        Self::start_with(config).await
+    }
+
+    pub(super) async fn start_with(settings: impl FnOnce(&LocalAuthority) -> Config) -> Self {
         let dir = tempfile::tempdir().expect("folder");
         let authority = LocalAuthority::open(&dir.path().join("a")).expect("authority");
         let bind = || net::bind(SocketAddr::from(([127, 0, 0, 1], 0)), None).expect("bound");
@@ -56,7 +60,7 @@ impl Running {
         let task = tokio::spawn(serve_on(
             listener,
             Some(admin),
-            config(&authority),
+            settings(&authority),
             shutdown.clone(),
         ));
         Self {
@@ -69,13 +73,13 @@ impl Running {
         }
     }
 
-    async fn client(&self) -> IdentityClient<Channel> {
+    pub(super) async fn client(&self) -> IdentityClient<Channel> {
         IdentityClient::connect(format!("http://{}", self.addr))
             .await
             .expect("connected")
     }
 
-    fn request(&self) -> CertifyRequest {
+    pub(super) fn request(&self) -> CertifyRequest {
         let token =
             self.authority
                 .issue_token("emojivoto", "web", "web-1", Duration::from_secs(600));
@@ -86,7 +90,7 @@ impl Running {
         }
     }
 
-    async fn admin(&self, path: &str) -> String {
+    pub(super) async fn admin(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).await.expect("connected");
         let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await.expect("written");
@@ -95,13 +99,13 @@ impl Running {
         answer
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.shutdown.cancel();
         self.task.await.expect("no panic").expect("a clean end");
     }
 }
 
-async fn certify(
+pub(super) async fn certify(
     client: &mut IdentityClient<Channel>,
     request: CertifyRequest,
 ) -> Result<CertifyResponse, Status> {
@@ -112,7 +116,7 @@ async fn certify(
 }
 
 /// As a proxy does before it uses an answer (contract 2.2).
-fn assert_usable(response: &CertifyResponse, authority: &LocalAuthority) {
+pub(super) fn assert_usable(response: &CertifyResponse, authority: &LocalAuthority) {
     let roots = TrustRoots::from_pem(authority.trust_anchors_pem().as_bytes()).expect("roots");
     let leaf = CertificateDer::from(response.leaf_certificate.clone());
     let above: Vec<CertificateDer<'_>> = response
@@ -292,35 +296,4 @@ async fn settings_that_cannot_work() {
         serve(no_place, shutdown).await,
         Err(ServeError::Bind(_))
     ));
-}
-
-/// Not a test but a measurement (the design asks for 500 a second on 2 cores):
-/// `cargo test -p weft-identity certificates_per_second -- --ignored --nocapture`.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement"]
-async fn certificates_per_second() {
-    const CLIENTS: usize = 16;
-    const EACH: usize = 250;
-    let running = Running::start().await;
-    let mut tasks = Vec::new();
-    let request = running.request();
-    let started = Instant::now();
-    for _ in 0..CLIENTS {
-        let (mut client, request) = (running.client().await, request.clone());
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..EACH {
-                certify(&mut client, request.clone()).await.expect("issued");
-            }
-        }));
-    }
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-    let took = started.elapsed();
-    let rate = (CLIENTS * EACH) as f64 / took.as_secs_f64();
-    println!(
-        "{} certificates in {took:?}: {rate:.0} a second, clients included",
-        CLIENTS * EACH
-    );
-    running.end().await;
 }

@@ -35,14 +35,14 @@ fn bench_with(terms: Terms, loaded: bool) -> Bench {
         scheme: crate::Scheme::Linkerd,
         trust_roots: authority.trust_roots(),
     };
-    let files = Arc::new(IssuerFiles::new(sources, metrics.clone()));
+    let files = Arc::new(IssuerFiles::new(sources, metrics.clone(), Events::off()));
     if loaded {
         files.refresh(SystemTime::now());
     }
     let tokens = TokenCheck::Local(authority.tokens());
     Bench {
         _dir: dir,
-        certifier: Certifier::new(files, tokens, names(), terms, metrics),
+        certifier: Certifier::new(files, tokens, names(), terms, metrics, Events::off()),
         authority,
     }
 }

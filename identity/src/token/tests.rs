@@ -28,6 +28,7 @@ fn web() -> ServiceAccount {
     ServiceAccount {
         namespace: "emojivoto".to_owned(),
         name: "web".to_owned(),
+        uid: None,
     }
 }
 
