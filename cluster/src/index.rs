@@ -2,34 +2,57 @@
 //! No I/O, no clock, no logging; whoever feeds it reports the objects it refuses.
 
 mod authorization;
+mod egress;
 mod node;
 mod notes;
 mod pod;
+mod profile;
+mod rate_limit;
 mod reader;
 mod route;
 mod selector;
 mod server;
 mod service;
 mod slice;
+mod status;
 mod table;
+mod traffic;
+mod workload;
 
-use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 pub use authorization::{
     AuthenticationRef, Authorization, AuthorizationTarget, ClientAuthentication, Identities,
     NetworkMatch, ServerAuthz, ServerChoice,
 };
+pub use egress::EgressNetwork;
 pub use node::Node;
-pub use pod::{CONTROL_NAMESPACE_LABEL, ContainerPort, PROXY_CONTAINER, Pod, ProxyPorts};
+pub use pod::{CONTROL_NAMESPACE_LABEL, ContainerPort, HostPort, PROXY_CONTAINER, Pod, ProxyPorts};
+pub use profile::{
+    ProfileRoute, RequestCondition, ResponseClass, ResponseCondition, RetryBudget, ServiceProfile,
+    WeightedTarget,
+};
+pub use rate_limit::RateLimit;
 pub use reader::Reader;
 pub use route::{
-    Backend, HeaderFilter, HostMatch, PathMatch, Route, RouteFilter, RouteMatch, RouteParent,
-    RouteParentKind, RouteRule, RouteTimeouts, TextMatch,
+    Backend, BackendKind, GrpcMatch, HeaderFilter, HostMatch, PathMatch, Route, RouteFilter,
+    RouteMatch, RouteParent, RouteParentKind, RouteRule, RouteRules, TextMatch, gateway_duration,
 };
 pub use selector::Selector;
 pub use server::{PortRef, Server};
 pub use service::{AppProtocol, Service, ServicePort};
-pub use slice::{SERVICE_NAME_LABEL, Slice, SliceEndpoint, SlicePort};
+pub use slice::{EndpointTarget, SERVICE_NAME_LABEL, Slice, SliceEndpoint, SlicePort};
+pub use status::WrittenStatus;
+pub use traffic::{
+    Backoff, FailureAccrual, GrpcCode, GrpcConditions, HttpConditions, Penalty, Retries, Retry,
+    RouteTimeouts, SuccessRate, Traffic,
+};
+pub use workload::ExternalWorkload;
 
 use crate::objects::{Kind, Name, Object, ObjectRef};
 use table::{ByGroup, Table};
@@ -48,16 +71,28 @@ pub enum Key {
     Pod(Name),
     /// A node.
     Node(Arc<str>),
-    /// The Services and pods that have an address.
+    /// The Services, pods and external workloads that have an address.
     Address(IpAddr),
+    /// The pods that a port of a node leads to.
+    HostPort(SocketAddr),
+    /// The external workloads of a namespace.
+    Workloads(Arc<str>),
+    /// A ServiceProfile.
+    Profile(Name),
     /// The Servers of a namespace.
     Servers(Arc<str>),
     /// The AuthorizationPolicies and ServerAuthorizations of a namespace.
     Authorizations(Arc<str>),
     /// A MeshTLSAuthentication or NetworkAuthentication of this name.
     Authentication(Name),
+    /// The EgressNetworks of a namespace.
+    EgressNetworks(Arc<str>),
+    /// The HTTPLocalRateLimitPolicies of a namespace.
+    RateLimits(Arc<str>),
     /// The routes that have this parent.
     Routes(RouteParentKind, Name),
+    /// What controllers have written about an object.
+    Status(ObjectRef),
 }
 
 /// Why an object, or one field of it, does not count.
@@ -116,15 +151,21 @@ pub struct Index {
     slices_by_service: ByGroup<Name>,
     pods: Table<Pod>,
     pods_by_ip: ByGroup<IpAddr>,
+    pods_by_host_port: ByGroup<SocketAddr>,
+    workloads: Table<ExternalWorkload>,
+    workloads_by_ip: ByGroup<IpAddr>,
+    service_profiles: Table<ServiceProfile>,
     nodes: Table<Node>,
     servers: Table<Server>,
     authorizations: Table<Authorization>,
     server_authzs: Table<ServerAuthz>,
     identities: Table<Identities>,
     networks: Table<Vec<NetworkMatch>>,
-    policy_routes: Table<Route>,
-    gateway_routes: Table<Route>,
+    egress_networks: Table<EgressNetwork>,
+    rate_limits: Table<RateLimit>,
+    routes: HashMap<Kind, Table<Route>>,
     routes_by_parent: ByGroup<(RouteParentKind, Name, Kind)>,
+    statuses: HashMap<Kind, Table<WrittenStatus>>,
 }
 
 impl Index {
@@ -164,11 +205,25 @@ impl Index {
                     |v| authentication_keys(&name, self.networks.set(&name, Some(v)).is_some()),
                 )
             }
-            Object::HttpRoute(group, o) => route::read(*group, o, &name, &mut notes)
+            Object::EgressNetwork(o) => egress::read(o, &name, &mut notes)
+                .map(|v| egress_keys(&name, self.egress_networks.set(&name, Some(v)).is_some())),
+            Object::HttpLocalRateLimitPolicy(o) => rate_limit::read(o, &name, &mut notes)
+                .map(|v| rate_limit_keys(&name, self.rate_limits.set(&name, Some(v)).is_some())),
+            Object::HttpRoute(..)
+            | Object::GrpcRoute(_)
+            | Object::TlsRoute(_)
+            | Object::TcpRoute(_) => route::read(object, &name, &mut notes)
                 .map(|v| self.set_route(object.kind(), &name, Some(v))),
+            Object::ExternalWorkload(o) => {
+                workload::read(o, &name, &mut notes).map(|v| self.set_workload(&name, Some(v)))
+            }
+            Object::ServiceProfile(o) => {
+                profile::read(o, &name, &mut notes).map(|v| self.set_profile(&name, Some(v)))
+            }
+            Object::Link(_) => None,
         };
         Changed {
-            keys: keys.unwrap_or_default(),
+            keys: self.with_status(object.reference(), status::read(object), keys),
             invalid: notes.finish(),
         }
     }
@@ -194,23 +249,40 @@ impl Index {
             Kind::NetworkAuthentication => {
                 authentication_keys(name, self.networks.set(name, None).is_some())
             }
-            Kind::PolicyHttpRoute | Kind::GatewayHttpRoute => {
-                self.set_route(object.kind, name, None)
+            Kind::EgressNetwork => {
+                egress_keys(name, self.egress_networks.set(name, None).is_some())
             }
+            Kind::HttpLocalRateLimitPolicy => {
+                rate_limit_keys(name, self.rate_limits.set(name, None).is_some())
+            }
+            Kind::PolicyHttpRoute
+            | Kind::GatewayHttpRoute
+            | Kind::GrpcRoute
+            | Kind::TlsRoute
+            | Kind::TcpRoute => self.set_route(object.kind, name, None),
+            Kind::ExternalWorkload => self.set_workload(name, None),
+            Kind::ServiceProfile => self.set_profile(name, None),
+            Kind::Link => HashSet::new(),
         };
         Changed {
-            keys,
+            keys: self.with_status(object.clone(), None, Some(keys)),
             invalid: Vec::new(),
         }
     }
 
     /// Replaces all objects of a kind (a watch that starts over). Objects of other kinds in `objects` are ignored.
     pub fn reset(&mut self, kind: Kind, objects: &[Object]) -> Changed {
+        self.reset_but(kind, objects, &[])
+    }
+
+    /// Replaces all objects of a kind but those in `kept`, which exist in a version that cannot be read.
+    pub fn reset_but(&mut self, kind: Kind, objects: &[Object], kept: &[Name]) -> Changed {
         let mut changed = Changed::default();
         let wanted: HashSet<Name> = objects
             .iter()
             .filter(|o| o.kind() == kind)
             .map(Object::name)
+            .chain(kept.iter().cloned())
             .collect();
         for name in self
             .names(kind)
@@ -225,6 +297,40 @@ impl Index {
         changed
     }
 
+    /// What controllers have written about the objects whose status the mesh writes, by kind, then by name.
+    pub fn statuses(&self) -> impl Iterator<Item = (ObjectRef, &WrittenStatus)> {
+        let kinds = Kind::ALL.into_iter();
+        kinds.flat_map(|kind| {
+            let table = self.statuses.get(&kind).into_iter();
+            table.flat_map(Table::iter).map(move |(name, status)| {
+                let name = name.clone();
+                (ObjectRef { kind, name }, &**status)
+            })
+        })
+    }
+
+    /// Stores what is written about an object, whatever became of the rest of it. The key changes with the facts only: one
+    /// that was refused changes nothing for anybody.
+    fn with_status(
+        &mut self,
+        object: ObjectRef,
+        status: Option<WrittenStatus>,
+        facts: Option<HashSet<Key>>,
+    ) -> HashSet<Key> {
+        let table = match status {
+            Some(_) => Some(self.statuses.entry(object.kind).or_default()),
+            None => self.statuses.get_mut(&object.kind),
+        };
+        let changed = table.is_some_and(|table| table.set(&object.name, status).is_some());
+        let Some(mut keys) = facts else {
+            return HashSet::new();
+        };
+        if changed {
+            keys.insert(Key::Status(object));
+        }
+        keys
+    }
+
     fn names(&self, kind: Kind) -> Vec<Name> {
         match kind {
             Kind::Service => self.services.names(),
@@ -236,8 +342,16 @@ impl Index {
             Kind::ServerAuthorization => self.server_authzs.names(),
             Kind::MeshTlsAuthentication => self.identities.names(),
             Kind::NetworkAuthentication => self.networks.names(),
-            Kind::PolicyHttpRoute => self.policy_routes.names(),
-            Kind::GatewayHttpRoute => self.gateway_routes.names(),
+            Kind::EgressNetwork => self.egress_networks.names(),
+            Kind::HttpLocalRateLimitPolicy => self.rate_limits.names(),
+            Kind::PolicyHttpRoute
+            | Kind::GatewayHttpRoute
+            | Kind::GrpcRoute
+            | Kind::TlsRoute
+            | Kind::TcpRoute => self.routes.get(&kind).map(Table::names).unwrap_or_default(),
+            Kind::ExternalWorkload => self.workloads.names(),
+            Kind::ServiceProfile => self.service_profiles.names(),
+            Kind::Link => Vec::new(),
         }
     }
 
@@ -266,14 +380,48 @@ impl Index {
     }
 
     fn set_pod(&mut self, name: &Name, pod: Option<Pod>) -> HashSet<Key> {
-        let new = pod.as_ref().map(Pod::addresses).unwrap_or_default();
+        let of = |pod: Option<&Pod>| {
+            pod.map(|pod| (pod.addresses(), pod.host_addresses()))
+                .unwrap_or_default()
+        };
+        let (new, new_host) = of(pod.as_ref());
         let Some(old) = self.pods.set(name, pod) else {
             return HashSet::new();
         };
-        let old = old.as_deref().map(Pod::addresses).unwrap_or_default();
+        let (old, old_host) = of(old.as_deref());
         self.pods_by_ip.regroup(name, &old, &new);
+        self.pods_by_host_port.regroup(name, &old_host, &new_host);
         let addresses = old.into_iter().chain(new).map(Key::Address);
-        addresses.chain([Key::Pod(name.clone())]).collect()
+        let host_ports = old_host.into_iter().chain(new_host).map(Key::HostPort);
+        addresses
+            .chain(host_ports)
+            .chain([Key::Pod(name.clone())])
+            .collect()
+    }
+
+    fn set_workload(&mut self, name: &Name, workload: Option<ExternalWorkload>) -> HashSet<Key> {
+        let ips = |workload: Option<&ExternalWorkload>| {
+            workload
+                .map(|workload| workload.ips.clone())
+                .unwrap_or_default()
+        };
+        let new = ips(workload.as_ref());
+        let Some(old) = self.workloads.set(name, workload) else {
+            return HashSet::new();
+        };
+        let old = ips(old.as_deref());
+        self.workloads_by_ip.regroup(name, &old, &new);
+        let addresses = old.into_iter().chain(new).map(Key::Address);
+        let workloads = Key::Workloads(Arc::clone(&name.namespace));
+        addresses.chain([workloads]).collect()
+    }
+
+    fn set_profile(&mut self, name: &Name, profile: Option<ServiceProfile>) -> HashSet<Key> {
+        let changed = self.service_profiles.set(name, profile).is_some();
+        changed
+            .then(|| Key::Profile(name.clone()))
+            .into_iter()
+            .collect()
     }
 
     fn set_node(&mut self, name: &Name, node: Option<Node>) -> HashSet<Key> {
@@ -301,11 +449,7 @@ impl Index {
                 .collect()
         };
         let new = groups(route.as_ref());
-        let table = if kind == Kind::PolicyHttpRoute {
-            &mut self.policy_routes
-        } else {
-            &mut self.gateway_routes
-        };
+        let table = self.routes.entry(kind).or_default();
         let Some(old) = table.set(name, route) else {
             return HashSet::new();
         };
@@ -321,6 +465,20 @@ impl Index {
 fn authorization_keys(name: &Name, changed: bool) -> HashSet<Key> {
     changed
         .then(|| Key::Authorizations(Arc::clone(&name.namespace)))
+        .into_iter()
+        .collect()
+}
+
+fn egress_keys(name: &Name, changed: bool) -> HashSet<Key> {
+    changed
+        .then(|| Key::EgressNetworks(Arc::clone(&name.namespace)))
+        .into_iter()
+        .collect()
+}
+
+fn rate_limit_keys(name: &Name, changed: bool) -> HashSet<Key> {
+    changed
+        .then(|| Key::RateLimits(Arc::clone(&name.namespace)))
         .into_iter()
         .collect()
 }

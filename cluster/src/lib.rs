@@ -3,6 +3,8 @@
 //!
 //! The parts, from the outside in:
 //! - [`objects`]: Kubernetes and Linkerd objects as Rust types, parsed by `apiVersion` and `kind`.
+//! - [`crd`]: the CustomResourceDefinitions of Linkerd's kinds, from which a chart is made.
+//! - [`kube`](mod@kube): an API server, listed and watched.
 //! - [`manifests`]: a directory of manifests, watched, completed to what a cluster would have made of it.
 //! - [`Index`]: the pure store (`apply`, `delete`, `reset` → the keys that changed).
 //! - [`Shared`]: the index behind a lock, and who is told when a key changes.
@@ -27,7 +29,9 @@
 //! ```
 
 mod authority;
+pub mod crd;
 pub mod index;
+pub mod kube;
 pub mod manifests;
 mod mesh;
 pub mod objects;
@@ -35,6 +39,7 @@ mod shared;
 mod token;
 mod views;
 
+pub use crate::kube::KubeSource;
 pub use authority::{Authority, Host, ServiceHost};
 pub use index::{Changed, Index, Invalid, Key, Reader};
 pub use manifests::{ManifestError, ManifestSource};

@@ -32,7 +32,7 @@ pub struct MeshSettings {
     pub default_opaque_ports: PortSet,
     /// Whether IPv6 endpoints are announced, and preferred over the IPv4 twin of the same target.
     pub enable_ipv6: bool,
-    /// Routes count as accepted when their parent exists, because nothing writes statuses (a local mesh).
+    /// Nothing writes statuses (a local mesh): what would wait for one, as external workloads do, does not.
     pub assume_accepted: bool,
 }
 

@@ -1,24 +1,33 @@
 //! Owns the set of objects the control plane reads and how one is recognised by `apiVersion` and `kind`; does not
 //! check what they say beyond their types (the index does).
 
+pub mod link;
+pub mod node;
+pub mod pod;
 pub mod policy;
+pub mod profile;
 pub mod route;
+pub mod traffic;
+pub mod workload;
 
 use std::{fmt, sync::Arc};
 
 use k8s_openapi::{
-    api::{
-        core::v1::{Node, Pod, Service},
-        discovery::v1::EndpointSlice,
-    },
+    api::{core::v1::Service, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Deserialize, Serialize};
 
+use link::Link;
+use node::Node;
+use pod::Pod;
 use policy::{
     AuthorizationPolicy, MeshTlsAuthentication, NetworkAuthentication, Server, ServerAuthorization,
 };
-use route::{HttpRoute, RouteGroup};
+use profile::ServiceProfile;
+use route::{GrpcRoute, HttpRoute, RouteGroup, TcpRoute, TlsRoute};
+use traffic::{EgressNetwork, HttpLocalRateLimitPolicy};
+use workload::ExternalWorkload;
 
 /// Namespace and name of an object; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -70,47 +79,169 @@ pub enum Kind {
     PolicyHttpRoute,
     /// gateway.networking.k8s.io HTTPRoute
     GatewayHttpRoute,
+    /// gateway.networking.k8s.io GRPCRoute
+    GrpcRoute,
+    /// gateway.networking.k8s.io TLSRoute
+    TlsRoute,
+    /// gateway.networking.k8s.io TCPRoute
+    TcpRoute,
+    /// policy.linkerd.io EgressNetwork
+    EgressNetwork,
+    /// policy.linkerd.io HTTPLocalRateLimitPolicy
+    HttpLocalRateLimitPolicy,
+    /// linkerd.io ServiceProfile
+    ServiceProfile,
+    /// workload.linkerd.io ExternalWorkload
+    ExternalWorkload,
+    /// multicluster.linkerd.io Link
+    Link,
+}
+
+/// What a kind is called in the API (contract 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Api {
+    /// API group; empty for core kinds.
+    pub group: &'static str,
+    /// Kind, as it is written in a manifest.
+    pub kind: &'static str,
+    /// Name of the collection in URLs.
+    pub plural: &'static str,
+    /// Versions that this control plane reads, the preferred one first.
+    pub versions: &'static [&'static str],
 }
 
 impl Kind {
+    /// All kinds that this control plane reads.
+    pub const ALL: [Self; 19] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Pod,
+        Self::Node,
+        Self::Server,
+        Self::ServerAuthorization,
+        Self::AuthorizationPolicy,
+        Self::MeshTlsAuthentication,
+        Self::NetworkAuthentication,
+        Self::PolicyHttpRoute,
+        Self::GatewayHttpRoute,
+        Self::GrpcRoute,
+        Self::TlsRoute,
+        Self::TcpRoute,
+        Self::EgressNetwork,
+        Self::HttpLocalRateLimitPolicy,
+        Self::ServiceProfile,
+        Self::ExternalWorkload,
+        Self::Link,
+    ];
+
     /// Recognises a kind; `None` for anything this control plane does not read (contract 10).
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let policy = group == "policy.linkerd.io";
-        Some(match (group, version, kind) {
-            ("", "v1", "Service") => Self::Service,
-            ("", "v1", "Pod") => Self::Pod,
-            ("", "v1", "Node") => Self::Node,
-            ("discovery.k8s.io", "v1", "EndpointSlice") => Self::EndpointSlice,
-            (_, "v1alpha1" | "v1beta1" | "v1beta2" | "v1beta3", "Server") if policy => Self::Server,
-            (_, "v1alpha1" | "v1beta1", "ServerAuthorization") if policy => {
-                Self::ServerAuthorization
-            }
-            (_, "v1alpha1", "AuthorizationPolicy") if policy => Self::AuthorizationPolicy,
-            (_, "v1alpha1", "MeshTLSAuthentication") if policy => Self::MeshTlsAuthentication,
-            (_, "v1alpha1", "NetworkAuthentication") if policy => Self::NetworkAuthentication,
-            (_, "v1alpha1" | "v1beta1" | "v1beta2" | "v1beta3", "HTTPRoute") if policy => {
-                Self::PolicyHttpRoute
-            }
-            ("gateway.networking.k8s.io", "v1beta1" | "v1", "HTTPRoute") => Self::GatewayHttpRoute,
-            _ => return None,
+        Self::ALL.into_iter().find(|known| {
+            let api = known.api();
+            api.group == group && api.kind == kind && api.versions.contains(&version)
         })
     }
 
-    /// The `kind` as it is written in a manifest.
+    /// What it is called in the API.
+    pub fn api(self) -> Api {
+        const POLICY: &str = "policy.linkerd.io";
+        const GATEWAY: &str = "gateway.networking.k8s.io";
+        let (group, kind, plural, versions): (_, _, _, &[&str]) = match self {
+            Self::Service => ("", "Service", "services", &["v1"]),
+            Self::EndpointSlice => (
+                "discovery.k8s.io",
+                "EndpointSlice",
+                "endpointslices",
+                &["v1"],
+            ),
+            Self::Pod => ("", "Pod", "pods", &["v1"]),
+            Self::Node => ("", "Node", "nodes", &["v1"]),
+            Self::Server => (
+                POLICY,
+                "Server",
+                "servers",
+                &["v1beta3", "v1beta2", "v1beta1", "v1alpha1"],
+            ),
+            Self::ServerAuthorization => (
+                POLICY,
+                "ServerAuthorization",
+                "serverauthorizations",
+                &["v1beta1", "v1alpha1"],
+            ),
+            Self::AuthorizationPolicy => (
+                POLICY,
+                "AuthorizationPolicy",
+                "authorizationpolicies",
+                &["v1alpha1"],
+            ),
+            Self::MeshTlsAuthentication => (
+                POLICY,
+                "MeshTLSAuthentication",
+                "meshtlsauthentications",
+                &["v1alpha1"],
+            ),
+            Self::NetworkAuthentication => (
+                POLICY,
+                "NetworkAuthentication",
+                "networkauthentications",
+                &["v1alpha1"],
+            ),
+            Self::PolicyHttpRoute => (
+                POLICY,
+                "HTTPRoute",
+                "httproutes",
+                &["v1beta3", "v1beta2", "v1beta1", "v1alpha1"],
+            ),
+            Self::GatewayHttpRoute => (GATEWAY, "HTTPRoute", "httproutes", &["v1", "v1beta1"]),
+            Self::GrpcRoute => (GATEWAY, "GRPCRoute", "grpcroutes", &["v1", "v1alpha2"]),
+            Self::TlsRoute => (
+                GATEWAY,
+                "TLSRoute",
+                "tlsroutes",
+                &["v1", "v1alpha3", "v1alpha2"],
+            ),
+            Self::TcpRoute => (GATEWAY, "TCPRoute", "tcproutes", &["v1alpha2"]),
+            Self::EgressNetwork => (POLICY, "EgressNetwork", "egressnetworks", &["v1alpha1"]),
+            Self::HttpLocalRateLimitPolicy => (
+                POLICY,
+                "HTTPLocalRateLimitPolicy",
+                "httplocalratelimitpolicies",
+                &["v1alpha1"],
+            ),
+            Self::ServiceProfile => (
+                "linkerd.io",
+                "ServiceProfile",
+                "serviceprofiles",
+                &["v1alpha2", "v1alpha1"],
+            ),
+            Self::ExternalWorkload => (
+                "workload.linkerd.io",
+                "ExternalWorkload",
+                "externalworkloads",
+                &["v1beta1", "v1alpha1"],
+            ),
+            Self::Link => (
+                "multicluster.linkerd.io",
+                "Link",
+                "links",
+                &["v1alpha3", "v1alpha2", "v1alpha1"],
+            ),
+        };
+        Api {
+            group,
+            kind,
+            plural,
+            versions,
+        }
+    }
+
+    /// The `kind` as people write it; with its group where two groups have it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Service => "Service",
-            Self::EndpointSlice => "EndpointSlice",
-            Self::Pod => "Pod",
-            Self::Node => "Node",
-            Self::Server => "Server",
-            Self::ServerAuthorization => "ServerAuthorization",
-            Self::AuthorizationPolicy => "AuthorizationPolicy",
-            Self::MeshTlsAuthentication => "MeshTLSAuthentication",
-            Self::NetworkAuthentication => "NetworkAuthentication",
             Self::PolicyHttpRoute => "HTTPRoute.policy.linkerd.io",
             Self::GatewayHttpRoute => "HTTPRoute.gateway.networking.k8s.io",
+            other => other.api().kind,
         }
     }
 
@@ -158,6 +289,22 @@ pub enum Object {
     NetworkAuthentication(Box<NetworkAuthentication>),
     /// HTTPRoute of either group
     HttpRoute(RouteGroup, Box<HttpRoute>),
+    /// gateway.networking.k8s.io GRPCRoute
+    GrpcRoute(Box<GrpcRoute>),
+    /// gateway.networking.k8s.io TLSRoute
+    TlsRoute(Box<TlsRoute>),
+    /// gateway.networking.k8s.io TCPRoute
+    TcpRoute(Box<TcpRoute>),
+    /// policy.linkerd.io EgressNetwork
+    EgressNetwork(Box<EgressNetwork>),
+    /// policy.linkerd.io HTTPLocalRateLimitPolicy
+    HttpLocalRateLimitPolicy(Box<HttpLocalRateLimitPolicy>),
+    /// linkerd.io ServiceProfile
+    ServiceProfile(Box<ServiceProfile>),
+    /// workload.linkerd.io ExternalWorkload
+    ExternalWorkload(Box<ExternalWorkload>),
+    /// multicluster.linkerd.io Link
+    Link(Box<Link>),
 }
 
 impl Object {
@@ -189,6 +336,16 @@ impl Object {
             Kind::GatewayHttpRoute => {
                 Self::HttpRoute(RouteGroup::Gateway, Deserialize::deserialize(from)?)
             }
+            Kind::GrpcRoute => Self::GrpcRoute(Deserialize::deserialize(from)?),
+            Kind::TlsRoute => Self::TlsRoute(Deserialize::deserialize(from)?),
+            Kind::TcpRoute => Self::TcpRoute(Deserialize::deserialize(from)?),
+            Kind::EgressNetwork => Self::EgressNetwork(Deserialize::deserialize(from)?),
+            Kind::HttpLocalRateLimitPolicy => {
+                Self::HttpLocalRateLimitPolicy(Deserialize::deserialize(from)?)
+            }
+            Kind::ServiceProfile => Self::ServiceProfile(Deserialize::deserialize(from)?),
+            Kind::ExternalWorkload => Self::ExternalWorkload(Deserialize::deserialize(from)?),
+            Kind::Link => Self::Link(Deserialize::deserialize(from)?),
         })
     }
 
@@ -206,6 +363,14 @@ impl Object {
             Self::NetworkAuthentication(_) => Kind::NetworkAuthentication,
             Self::HttpRoute(RouteGroup::Policy, _) => Kind::PolicyHttpRoute,
             Self::HttpRoute(RouteGroup::Gateway, _) => Kind::GatewayHttpRoute,
+            Self::GrpcRoute(_) => Kind::GrpcRoute,
+            Self::TlsRoute(_) => Kind::TlsRoute,
+            Self::TcpRoute(_) => Kind::TcpRoute,
+            Self::EgressNetwork(_) => Kind::EgressNetwork,
+            Self::HttpLocalRateLimitPolicy(_) => Kind::HttpLocalRateLimitPolicy,
+            Self::ServiceProfile(_) => Kind::ServiceProfile,
+            Self::ExternalWorkload(_) => Kind::ExternalWorkload,
+            Self::Link(_) => Kind::Link,
         }
     }
 
@@ -222,6 +387,14 @@ impl Object {
             Self::MeshTlsAuthentication(o) => &o.metadata,
             Self::NetworkAuthentication(o) => &o.metadata,
             Self::HttpRoute(_, o) => &o.metadata,
+            Self::GrpcRoute(o) => &o.metadata,
+            Self::TlsRoute(o) => &o.metadata,
+            Self::TcpRoute(o) => &o.metadata,
+            Self::EgressNetwork(o) => &o.metadata,
+            Self::HttpLocalRateLimitPolicy(o) => &o.metadata,
+            Self::ServiceProfile(o) => &o.metadata,
+            Self::ExternalWorkload(o) => &o.metadata,
+            Self::Link(o) => &o.metadata,
         }
     }
 
@@ -244,3 +417,6 @@ impl Object {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
+use weft_core::{authorize::IdentitySuffix, name::Identity};
 
 use super::{Created, Selector, notes::Notes, pod::created};
 use crate::objects::{
@@ -11,6 +12,7 @@ use crate::objects::{
 };
 
 const POLICY_GROUP: &str = "policy.linkerd.io";
+const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// An AuthorizationPolicy.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +34,8 @@ pub enum AuthorizationTarget {
     Server(Arc<str>),
     /// All Servers.
     Namespace,
-    /// An HTTPRoute of either kind.
-    HttpRoute(Kind, Arc<str>),
+    /// An HTTPRoute of either kind, or a GRPCRoute.
+    Route(Kind, Arc<str>),
 }
 
 /// What an [`Authorization`] asks of clients.
@@ -65,6 +67,13 @@ pub struct NetworkMatch {
     pub net: IpNet,
     /// What does not count of it.
     pub except: Vec<IpNet>,
+}
+
+impl NetworkMatch {
+    /// Whether an address is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.net.contains(&address) && !self.except.iter().any(|net| net.contains(&address))
+    }
 }
 
 /// A ServerAuthorization.
@@ -131,18 +140,20 @@ fn read_target(target: &TypedRef, name: &Name, notes: &mut Notes) -> Option<Auth
     match (core_group(&target.group), target.kind.as_str()) {
         (POLICY_GROUP, "Server") => Some(AuthorizationTarget::Server(named)),
         (POLICY_GROUP, "HTTPRoute") => {
-            Some(AuthorizationTarget::HttpRoute(Kind::PolicyHttpRoute, named))
+            Some(AuthorizationTarget::Route(Kind::PolicyHttpRoute, named))
         }
-        ("gateway.networking.k8s.io", "HTTPRoute") => Some(AuthorizationTarget::HttpRoute(
-            Kind::GatewayHttpRoute,
-            named,
-        )),
+        (GATEWAY_GROUP, "HTTPRoute") => {
+            Some(AuthorizationTarget::Route(Kind::GatewayHttpRoute, named))
+        }
+        (GATEWAY_GROUP, "GRPCRoute") => Some(AuthorizationTarget::Route(Kind::GrpcRoute, named)),
         ("", "Namespace") if named == name.namespace => Some(AuthorizationTarget::Namespace),
         ("", "Namespace") => {
             notes.refuse("spec.targetRef.name", "must be the policy's own namespace")
         }
         (group, kind) => {
-            let reason = format!("{kind}.{group} is not a Server, HTTPRoute or Namespace");
+            let reason = format!(
+                "{kind} of the group {group:?} is not a Server of {POLICY_GROUP}, an HTTPRoute, a GRPCRoute or a Namespace"
+            );
             notes.refuse("spec.targetRef", reason)
         }
     }
@@ -158,7 +169,11 @@ fn read_required(
         let Some(read) = authentication(reference, namespace) else {
             let field = format!("spec.requiredAuthenticationRefs[{index}]");
             let TypedRef { kind, group, .. } = reference;
-            return notes.refuse(&field, format!("{kind}.{group} is not an authentication"));
+            let reason = format!(
+                "{kind} of the group {group:?} is not a MeshTLSAuthentication or NetworkAuthentication of {POLICY_GROUP}, \
+                 or a ServiceAccount"
+            );
+            return notes.refuse(&field, reason);
         };
         required.push(read);
     }
@@ -197,8 +212,10 @@ pub(super) fn read_identities(
     notes: &mut Notes,
 ) -> Option<Identities> {
     let spec = &authentication.spec;
+    let names = spec.identities.clone().unwrap_or_default();
+    check_names(&names, "spec.identities", notes)?;
     let mut read = Identities {
-        names: spec.identities.clone().unwrap_or_default(),
+        names,
         ..Identities::default()
     };
     for (index, reference) in spec.identity_refs.iter().flatten().enumerate() {
@@ -207,7 +224,11 @@ pub(super) fn read_identities(
                 let namespace = reference.namespace.as_deref().unwrap_or(&name.namespace);
                 read.accounts.push(Name::new(namespace, &reference.name));
             }
-            ("", "Namespace") => read.namespaces.push(reference.name.clone()),
+            ("", "Namespace") => {
+                let suffix = format!("*.{}", reference.name);
+                check_name(&suffix, &format!("spec.identityRefs[{index}].name"), notes)?;
+                read.namespaces.push(reference.name.clone());
+            }
             (group, kind) => {
                 let field = format!("spec.identityRefs[{index}]");
                 return notes.refuse(
@@ -224,6 +245,26 @@ pub(super) fn read_identities(
         );
     }
     Some(read)
+}
+
+/// A proxy refuses a whole policy for one name that no certificate can carry.
+fn check_name(name: &str, field: &str, notes: &mut Notes) -> Option<()> {
+    let fault = if name.starts_with('*') {
+        IdentitySuffix::parse(name).err().map(|e| e.to_string())
+    } else {
+        Identity::parse(name).err().map(|e| e.to_string())
+    };
+    match fault {
+        None => Some(()),
+        Some(fault) => notes.refuse(field, fault),
+    }
+}
+
+fn check_names(names: &[String], field: &str, notes: &mut Notes) -> Option<()> {
+    for (index, name) in names.iter().enumerate() {
+        check_name(name, &format!("{field}[{index}]"), notes)?;
+    }
+    Some(())
 }
 
 pub(super) fn read_networks(
@@ -263,10 +304,19 @@ pub(super) fn read_networks(
     Some(read)
 }
 
+/// IPv4 in the form of IPv6 is IPv4, because that is how clients' addresses are compared (case R14).
 fn parse_network(text: &str) -> Option<IpNet> {
-    text.parse()
-        .ok()
-        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let net: IpNet = text.parse().ok().or_else(address)?;
+    let mapped = match net {
+        IpNet::V6(net) => net
+            .addr()
+            .to_ipv4_mapped()
+            .zip(net.prefix_len().checked_sub(96)),
+        IpNet::V4(_) => None,
+    };
+    let mapped = mapped.and_then(|(ip, prefix)| IpNet::new(ip.into(), prefix).ok());
+    Some(mapped.unwrap_or(net))
 }
 
 pub(super) fn read_server_authorization(
@@ -286,6 +336,9 @@ pub(super) fn read_server_authorization(
         None => None,
         Some(networks) => Some(read_networks(networks, "spec.client.networks", notes)?),
     };
+    if let Some(tls) = &spec.client.mesh_tls {
+        check_names(&tls.identities, "spec.client.meshTLS.identities", notes)?;
+    }
     let authentication = match (&spec.client.mesh_tls, spec.client.unauthenticated) {
         (None, true) => ClientAuthentication::Unauthenticated,
         (Some(tls), false) if tls.unauthenticated_tls => ClientAuthentication::AnyTls,
@@ -318,3 +371,6 @@ pub(super) fn read_server_authorization(
         authentication,
     })
 }
+
+#[cfg(test)]
+mod tests;

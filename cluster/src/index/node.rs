@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1;
+use crate::objects;
 
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
 }
 
-pub(super) fn read(node: &v1::Node) -> Node {
+pub(super) fn read(node: &objects::node::Node) -> Node {
     let labels = node.metadata.labels.as_ref();
     Node {
         zone: labels

@@ -7,14 +7,17 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::{
-    api::core::v1::{self, Container, HTTPGetAction},
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
-};
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
 use weft_core::name::PortSet;
 
 use super::{Created, notes::Notes, notes::annotation_path};
-use crate::{mesh::DefaultPolicy, objects::Name};
+use crate::{
+    mesh::DefaultPolicy,
+    objects::{
+        Name,
+        pod::{self as v1, Container, HttpGetAction, Probe},
+    },
+};
 
 /// Label of a meshed pod: the namespace of its control plane.
 pub const CONTROL_NAMESPACE_LABEL: &str = "linkerd.io/control-plane-ns";
@@ -36,6 +39,10 @@ pub struct Pod {
     pub owner: Option<(String, String)>,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
+    /// Its node, once it has one.
+    pub node: Option<Arc<str>>,
+    /// Ports of its node that lead to ports of its containers.
+    pub host_ports: Vec<HostPort>,
     /// It uses its node's addresses.
     pub host_network: bool,
     /// It has started and not ended.
@@ -44,6 +51,8 @@ pub struct Pod {
     pub ports: Vec<ContainerPort>,
     /// Paths of the HTTP probes by port.
     pub probes: BTreeMap<u16, BTreeSet<String>>,
+    /// Ports that are probed by gRPC.
+    pub grpc_probes: BTreeSet<u16>,
     /// Namespace of the control plane of its proxy; `None` = not meshed.
     pub control_namespace: Option<Arc<str>>,
     /// Ports of its proxy.
@@ -67,6 +76,25 @@ pub struct ContainerPort {
     pub number: u16,
 }
 
+/// A port of a node that leads to a port of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// At the node.
+    pub host: SocketAddr,
+    /// At the pod.
+    pub container: u16,
+}
+
+impl ContainerPort {
+    /// The number of a named port.
+    pub(super) fn named(ports: &[Self], name: &str) -> Option<u16> {
+        ports
+            .iter()
+            .find(|port| port.name.as_deref() == Some(name))
+            .map(|port| port.number)
+    }
+}
+
 /// Where a pod's proxy listens, as its environment says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyPorts {
@@ -81,10 +109,16 @@ pub struct ProxyPorts {
 impl Pod {
     /// The number of a named container port.
     pub fn port_named(&self, name: &str) -> Option<u16> {
-        self.ports
-            .iter()
-            .find(|port| port.name.as_deref() == Some(name))
-            .map(|port| port.number)
+        ContainerPort::named(&self.ports, name)
+    }
+
+    /// The ports of its node that lead to this pod now.
+    pub(super) fn host_addresses(&self) -> Vec<SocketAddr> {
+        if self.running {
+            self.host_ports.iter().map(|port| port.host).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     /// The addresses that are this pod's alone: none for one on the host network or one that has ended.
@@ -116,12 +150,7 @@ pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
         .chain(spec.init_containers.iter().flatten())
         .collect();
     let ports = container_ports(&containers);
-    let named = |name: &str| {
-        ports
-            .iter()
-            .find(|p| p.name.as_deref() == Some(name))
-            .map(|p| p.number)
-    };
+    let named = |name: &str| ContainerPort::named(&ports, name);
     let phase = status.and_then(|s| s.phase.as_deref());
     let mut set = |annotation: &str| notes.ports(annotations, annotation, named);
     let opaque_ports = set(OPAQUE_PORTS_ANNOTATION);
@@ -138,9 +167,12 @@ pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
             .into(),
         owner: owner(&pod.metadata, &labels),
         ips: addresses(status, notes),
+        node: spec.node_name.as_deref().map(Into::into),
+        host_ports: host_ports(&containers, status),
         host_network: spec.host_network.unwrap_or_default(),
         running: matches!(phase, None | Some("Running")),
         probes: probes(&containers, named),
+        grpc_probes: grpc_probes(&containers),
         control_namespace: labels
             .get(CONTROL_NAMESPACE_LABEL)
             .map(|ns| ns.as_str().into()),
@@ -192,15 +224,48 @@ fn container_ports(containers: &[&Container]) -> Vec<ContainerPort> {
     .collect()
 }
 
+/// A port may be bound to one address of the node; otherwise it is on all of them.
+fn host_ports(containers: &[&Container], status: Option<&v1::PodStatus>) -> Vec<HostPort> {
+    let several = status
+        .iter()
+        .flat_map(|s| s.host_ips.iter().flatten())
+        .map(|ip| ip.ip.as_str());
+    let one = status.and_then(|s| s.host_ip.as_deref());
+    let mut node: Vec<IpAddr> = one
+        .into_iter()
+        .chain(several)
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    node.sort_unstable();
+    node.dedup();
+    let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
+    let mut found = Vec::new();
+    for port in containers.iter().flat_map(|c| c.ports.iter().flatten()) {
+        let tcp = port.protocol.as_deref().is_none_or(|p| p == "TCP");
+        let (Some(host), Some(container)) =
+            (port.host_port.and_then(number), number(port.container_port))
+        else {
+            continue;
+        };
+        let bound: Option<IpAddr> = port.host_ip.as_deref().and_then(|ip| ip.parse().ok());
+        let bound = bound.filter(|ip| !ip.is_unspecified());
+        for ip in node
+            .iter()
+            .filter(|ip| tcp && bound.is_none_or(|b| b == **ip))
+        {
+            let host = SocketAddr::new(*ip, host);
+            found.push(HostPort { host, container });
+        }
+    }
+    found
+}
+
 fn probes(
     containers: &[&Container],
     named: impl Fn(&str) -> Option<u16>,
 ) -> BTreeMap<u16, BTreeSet<String>> {
     let mut paths: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
-    let all = containers
-        .iter()
-        .flat_map(|c| [&c.liveness_probe, &c.readiness_probe, &c.startup_probe]);
-    for probe in all.flatten().filter_map(|probe| probe.http_get.as_ref()) {
+    for probe in all_probes(containers).filter_map(|probe| probe.http_get.as_ref()) {
         let port = match &probe.port {
             IntOrString::Int(number) => u16::try_from(*number).ok(),
             IntOrString::String(name) => named(name),
@@ -212,8 +277,21 @@ fn probes(
     paths
 }
 
+fn grpc_probes(containers: &[&Container]) -> BTreeSet<u16> {
+    let probes = all_probes(containers).filter_map(|probe| probe.grpc.as_ref());
+    let ports = probes.filter_map(|probe| u16::try_from(probe.port).ok());
+    ports.filter(|port| *port > 0).collect()
+}
+
+fn all_probes<'a>(containers: &[&'a Container]) -> impl Iterator<Item = &'a Probe> {
+    containers
+        .iter()
+        .flat_map(|c| [&c.liveness_probe, &c.readiness_probe, &c.startup_probe])
+        .flatten()
+}
+
 /// The path of a probe without its query, because routes match paths.
-fn probe_path(probe: &HTTPGetAction) -> String {
+fn probe_path(probe: &HttpGetAction) -> String {
     let path = probe.path.as_deref().unwrap_or("/");
     let path = path.split(['?', '#']).next().unwrap_or_default();
     if path.starts_with('/') {

@@ -1,11 +1,16 @@
 //! Owns reading the index so that what was read is remembered: a state computed with a [`Reader`] is computed again when
 //! one of those keys changes, and no dependency can be forgotten. Does not change the index.
 
-use std::{cell::RefCell, collections::HashSet, net::IpAddr, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::HashSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use super::{
-    Authorization, Identities, Index, Key, NetworkMatch, Node, Pod, Route, RouteParentKind, Server,
-    ServerAuthz, Service, Slice,
+    Authorization, EgressNetwork, ExternalWorkload, Identities, Index, Key, NetworkMatch, Node,
+    Pod, RateLimit, Route, RouteParentKind, Server, ServerAuthz, Service, ServiceProfile, Slice,
 };
 use crate::objects::{Kind, Name};
 
@@ -70,6 +75,44 @@ impl<'a> Reader<'a> {
         self.pod(name)
     }
 
+    /// The running pod that a port of its node leads to, and its own port behind that.
+    pub fn pod_at_host_port(&self, address: SocketAddr) -> Option<(&'a Pod, u16)> {
+        self.note(Key::HostPort(address));
+        let name = self.index.pods_by_host_port.members(&address).next()?;
+        let pod = self.pod(name)?;
+        let port = pod.host_ports.iter().find(|port| port.host == address)?;
+        Some((pod, port.container))
+    }
+
+    /// The external workloads of a namespace, by name.
+    pub fn workloads(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &'a ExternalWorkload> + use<'a> {
+        self.note(Key::Workloads(Arc::clone(namespace)));
+        let workloads = self.index.workloads.in_namespace(namespace);
+        workloads.map(Arc::as_ref)
+    }
+
+    /// An external workload.
+    pub fn workload(&self, name: &Name) -> Option<&'a ExternalWorkload> {
+        self.note(Key::Workloads(Arc::clone(&name.namespace)));
+        self.index.workloads.find(name).map(Arc::as_ref)
+    }
+
+    /// The external workload that has an address; of several the first by name.
+    pub fn workload_at(&self, address: IpAddr) -> Option<&'a ExternalWorkload> {
+        self.note(Key::Address(address));
+        let name = self.index.workloads_by_ip.members(&address).next()?;
+        self.workload(name)
+    }
+
+    /// A ServiceProfile.
+    pub fn service_profile(&self, name: &Name) -> Option<&'a ServiceProfile> {
+        self.note(Key::Profile(name.clone()));
+        self.index.service_profiles.find(name).map(Arc::as_ref)
+    }
+
     /// A node.
     pub fn node(&self, name: &str) -> Option<&'a Node> {
         let name = Name::new("", name);
@@ -85,6 +128,16 @@ impl<'a> Reader<'a> {
         // The table is in the order of names, and min_by_key takes the first of equals.
         servers
             .filter(|server| server.selects(pod, port))
+            .min_by_key(|server| server.created)
+    }
+
+    /// The Server that speaks for a port of an external workload, chosen by the same rule.
+    pub fn server_of_workload(&self, workload: &ExternalWorkload, port: u16) -> Option<&'a Server> {
+        let namespace = &workload.name.namespace;
+        self.note(Key::Servers(Arc::clone(namespace)));
+        let servers = self.index.servers.in_namespace(namespace).map(Arc::as_ref);
+        servers
+            .filter(|server| server.selects_workload(workload, port))
             .min_by_key(|server| server.created)
     }
 
@@ -129,22 +182,69 @@ impl<'a> Reader<'a> {
             .map(|networks| networks.as_slice())
     }
 
-    /// The routes that have a parent, oldest first, then by name (contract 8.2).
+    /// An EgressNetwork.
+    pub fn egress_network(&self, name: &Name) -> Option<&'a EgressNetwork> {
+        self.note(Key::EgressNetworks(Arc::clone(&name.namespace)));
+        self.index.egress_networks.find(name).map(Arc::as_ref)
+    }
+
+    /// The EgressNetworks of a namespace, by name.
+    pub fn egress_networks(&self, namespace: &Arc<str>) -> Vec<&'a Arc<EgressNetwork>> {
+        self.note(Key::EgressNetworks(Arc::clone(namespace)));
+        self.index.egress_networks.in_namespace(namespace).collect()
+    }
+
+    /// The HTTPLocalRateLimitPolicies for a Server, oldest first, then by name (contract 8.2).
+    pub fn rate_limits(&self, server: &Name) -> Vec<&'a RateLimit> {
+        self.note(Key::RateLimits(Arc::clone(&server.namespace)));
+        let limits = self.index.rate_limits.in_namespace(&server.namespace);
+        let limits = limits.map(Arc::as_ref);
+        let mut limits: Vec<&RateLimit> = limits.filter(|l| l.server == server.name).collect();
+        // The table is in the order of names, and sorting keeps the order of equals.
+        limits.sort_by_key(|limit| limit.created);
+        limits
+    }
+
+    /// An HTTPLocalRateLimitPolicy.
+    pub fn rate_limit(&self, name: &Name) -> Option<&'a RateLimit> {
+        self.note(Key::RateLimits(Arc::clone(&name.namespace)));
+        self.index.rate_limits.find(name).map(Arc::as_ref)
+    }
+
+    /// The routes of all kinds that have a parent, oldest first, then by name (contract 8.2).
     pub fn routes(&self, kind: RouteParentKind, parent: &Name) -> Vec<&'a Route> {
-        self.note(Key::Routes(kind, parent.clone()));
-        let tables = [
-            (Kind::PolicyHttpRoute, &self.index.policy_routes),
-            (Kind::GatewayHttpRoute, &self.index.gateway_routes),
-        ];
-        let mut routes = Vec::new();
-        for (group, table) in tables {
-            let names = self
-                .index
-                .routes_by_parent
-                .members(&(kind, parent.clone(), group));
-            routes.extend(names.filter_map(|name| table.find(name)).map(Arc::as_ref));
+        let mut routes: Vec<&Route> = Vec::new();
+        for route in Route::KINDS {
+            routes.extend(self.routes_of_kind(route, kind, parent));
         }
         routes.sort_by_key(|route| (route.created, route.name.clone()));
         routes
+    }
+
+    /// The routes of one kind that have a parent, by name.
+    pub fn routes_of_kind(
+        &self,
+        route: Kind,
+        kind: RouteParentKind,
+        parent: &Name,
+    ) -> impl Iterator<Item = &'a Route> + use<'a> {
+        self.note(Key::Routes(kind, parent.clone()));
+        let index = self.index;
+        let table = index.routes.get(&route);
+        let names = index
+            .routes_by_parent
+            .members(&(kind, parent.clone(), route));
+        names
+            .filter_map(move |name| table?.find(name))
+            .map(Arc::as_ref)
+    }
+
+    /// A route. One that is not there is not noted as read: nobody waits for a route by its name.
+    pub fn route(&self, kind: Kind, name: &Name) -> Option<&'a Route> {
+        let route = self.index.routes.get(&kind)?.find(name)?;
+        for parent in &route.parents {
+            self.note(Key::Routes(parent.kind, parent.name.clone()));
+        }
+        Some(route)
     }
 }

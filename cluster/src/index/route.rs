@@ -1,43 +1,59 @@
-//! Owns HTTPRoutes of both groups as checked facts (contract 8.2, 10.1); a route with anything unusable is refused as a
-//! whole, because half a route would send requests where nobody wanted them. Does not resolve backends.
+//! Owns routes of all kinds as checked facts (contract 8.2, 10.1); a route with anything unusable is refused as a whole,
+//! because half a route would send requests where nobody wanted them. Does not resolve backends and does not decide
+//! whether a parent takes the route.
 
+mod duration;
+mod filters;
 mod matches;
-mod timeouts;
+mod rules;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-pub use matches::{HostMatch, PathMatch, RouteMatch, TextMatch};
-pub use timeouts::RouteTimeouts;
-pub(super) use timeouts::timeout_annotations;
+pub use duration::parse as gateway_duration;
+pub use filters::{HeaderFilter, RouteFilter};
+pub use matches::{GrpcMatch, HostMatch, PathMatch, RouteMatch, TextMatch};
+pub use rules::{RouteRule, RouteRules};
 
-use super::{Created, notes::Notes, pod::created};
+use super::{Created, Retries, RouteTimeouts, notes::Notes, pod::created, traffic};
 use crate::objects::{
-    Name,
-    route::{self, BackendRef, Filter, HttpRoute, ParentRef, RouteGroup},
+    Kind, Name, Object,
+    route::{BackendRef, ParentRef},
 };
 
 /// Largest number of rules, and of matches, backends or filters of a rule (Gateway API: 16, 64, 16, 16).
 const MAX_ITEMS: usize = 64;
-/// The controller whose acceptance counts (contract 8.2).
-const CONTROLLER: &str = "linkerd.io/policy-controller";
 
-/// An HTTPRoute.
+/// A route.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Which of the two kinds.
-    pub group: RouteGroup,
+    /// What it is: one of [`Route::KINDS`].
+    pub kind: Kind,
     /// Its name.
     pub name: Name,
     /// Its age.
     pub created: Created,
-    /// Its parents that are Services or Servers.
+    /// Its parents that are Services, Servers or EgressNetworks.
     pub parents: Vec<RouteParent>,
-    /// Its hosts; none = all.
+    /// Its hosts, for a TLSRoute the server names (SNI); none = all.
     pub hosts: Vec<HostMatch>,
-    /// Its rules.
-    pub rules: Vec<RouteRule>,
+    /// What it takes and where that goes.
+    pub rules: RouteRules,
     /// Annotations `timeout.linkerd.io/*`.
     pub timeouts: Option<RouteTimeouts>,
+    /// Annotations `retry.linkerd.io/*`, of the route's own kind only.
+    pub retries: Retries,
+}
+
+impl Route {
+    /// The kinds of objects that are routes, by rank: of two kinds at one parent the earlier wins (GEP-1426); the two
+    /// HTTPRoutes are equals.
+    pub const KINDS: [Kind; 5] = [
+        Kind::GrpcRoute,
+        Kind::PolicyHttpRoute,
+        Kind::GatewayHttpRoute,
+        Kind::TlsRoute,
+        Kind::TcpRoute,
+    ];
 }
 
 /// What a route hangs on.
@@ -47,10 +63,12 @@ pub enum RouteParentKind {
     Service,
     /// A Server: the route is for the pods behind it.
     Server,
+    /// An EgressNetwork: the route is for clients.
+    EgressNetwork,
 }
 
 /// A parent of a [`Route`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteParent {
     /// What it is.
     pub kind: RouteParentKind,
@@ -58,42 +76,13 @@ pub struct RouteParent {
     pub name: Name,
     /// Its port; `None` = all.
     pub port: Option<u16>,
-    /// Whether our controller has accepted the route for this parent.
-    pub accepted: bool,
 }
-
-/// A rule of a [`Route`].
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RouteRule {
-    /// Any of these; none = everything.
-    pub matches: Vec<RouteMatch>,
-    /// In order.
-    pub filters: Vec<RouteFilter>,
-    /// Where requests go; none = the parent.
-    pub backends: Vec<Backend>,
-    /// `timeouts.request` of the rule.
-    pub request_timeout: Option<Duration>,
-}
-
-/// A filter.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RouteFilter {
-    /// Changes request headers.
-    RequestHeaders(HeaderFilter),
-    /// Changes response headers.
-    ResponseHeaders(HeaderFilter),
-    /// Answers with a redirect.
-    Redirect(route::Redirect),
-}
-
-/// Changes of headers, with valid names and values.
-pub type HeaderFilter = route::HeaderModifier;
 
 /// Where requests go.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
-    /// `Service`, or another kind, which no request can reach.
-    pub kind: Arc<str>,
+    /// What it is.
+    pub kind: BackendKind,
     /// Which one.
     pub name: Name,
     /// Its port.
@@ -104,252 +93,117 @@ pub struct Backend {
     pub filters: Vec<RouteFilter>,
 }
 
-pub(super) fn read(
-    group: RouteGroup,
-    route: &HttpRoute,
-    name: &Name,
-    notes: &mut Notes,
-) -> Option<Route> {
-    let spec = &route.spec;
-    let hosts = matches::hosts(&spec.hostnames, notes)?;
-    let timeouts = match timeout_annotations(route.metadata.annotations.as_ref()) {
-        Ok(timeouts) => timeouts,
-        Err((field, reason)) => return notes.refuse(&field, reason),
-    };
-    let parents = spec.parent_refs.iter();
-    Some(Route {
-        group,
-        name: name.clone(),
-        created: created(&route.metadata),
-        parents: parents
-            .filter_map(|parent| read_parent(parent, route, name))
-            .collect(),
-        hosts,
-        rules: read_rules(&spec.rules, name, notes)?,
-        timeouts,
-    })
+/// What a [`Backend`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// A Service.
+    Service,
+    /// An EgressNetwork: the address that the client wanted.
+    EgressNetwork,
+    /// Something that no request can reach, as `Kind.group`.
+    Other(Arc<str>),
 }
 
-fn read_rules(rules: &[route::Rule], name: &Name, notes: &mut Notes) -> Option<Vec<RouteRule>> {
-    if rules.len() > MAX_ITEMS {
-        let reason = format!("{} rules, at most {MAX_ITEMS} are allowed", rules.len());
-        return notes.refuse("spec.rules", reason);
-    }
-    if rules.is_empty() {
-        // The Gateway API's default: one rule that matches everything.
-        return Some(vec![RouteRule::default()]);
-    }
-    let mut read = Vec::with_capacity(rules.len());
-    for (index, rule) in rules.iter().enumerate() {
-        read.push(read_rule(
-            rule,
-            name,
-            &format!("spec.rules[{index}]"),
-            notes,
-        )?);
-    }
-    Some(read)
-}
-
-fn read_parent(parent: &ParentRef, route: &HttpRoute, name: &Name) -> Option<RouteParent> {
-    let kind = match (parent.group.as_deref(), parent.kind.as_deref()) {
-        (Some("" | "core"), Some("Service")) => RouteParentKind::Service,
-        (Some("policy.linkerd.io"), Some("Server")) => RouteParentKind::Server,
+/// Reads a route of any kind.
+pub(super) fn read(object: &Object, name: &Name, notes: &mut Notes) -> Option<Route> {
+    let (references, hostnames) = match object {
+        Object::HttpRoute(_, o) => (&o.spec.parent_refs, o.spec.hostnames.as_slice()),
+        Object::GrpcRoute(o) => (&o.spec.parent_refs, o.spec.hostnames.as_slice()),
+        Object::TlsRoute(o) => (&o.spec.parent_refs, o.spec.hostnames.as_slice()),
+        Object::TcpRoute(o) => (&o.spec.parent_refs, [].as_slice()),
         _ => return None,
     };
-    let namespace = |parent: &ParentRef| {
-        parent
-            .namespace
-            .clone()
-            .unwrap_or_else(|| name.namespace.to_string())
+    let mut route = Route {
+        kind: object.kind(),
+        name: name.clone(),
+        created: created(object.metadata()),
+        parents: parents(references, name),
+        hosts: Vec::new(),
+        rules: RouteRules::Stream(Vec::new()),
+        timeouts: None,
+        retries: Retries::default(),
     };
-    let statuses = route.status.iter().flat_map(|status| &status.parents);
-    let ours = statuses.filter(|status| {
-        status.controller_name == CONTROLLER
-            && status.parent_ref.name == parent.name
-            && status.parent_ref.kind == parent.kind
-            && status.parent_ref.port == parent.port
-            && namespace(&status.parent_ref) == namespace(parent)
-    });
-    let accepted = ours
-        .flat_map(|status| &status.conditions)
-        .any(|c| c.type_ == "Accepted" && c.status == "True");
-    Some(RouteParent {
-        kind,
-        name: Name::new(&namespace(parent), &parent.name),
-        port: parent.port,
-        accepted,
-    })
+    if route.parents.is_empty() {
+        // It is another controller's, who may support more than we do.
+        return Some(route);
+    }
+    route.hosts = matches::hosts(hostnames, notes)?;
+    route.rules = rules::read(object, name, notes)?;
+    read_annotations(object, &mut route, notes)?;
+    Some(route)
 }
 
-fn read_rule(rule: &route::Rule, name: &Name, field: &str, notes: &mut Notes) -> Option<RouteRule> {
-    let longest = rule
-        .matches
-        .len()
-        .max(rule.filters.len())
-        .max(rule.backend_refs.len());
-    if longest > MAX_ITEMS {
-        return notes.refuse(
-            field,
-            format!("{longest} matches, filters or backendRefs, at most {MAX_ITEMS} are allowed"),
-        );
-    }
-    let mut matches = Vec::with_capacity(rule.matches.len());
-    for (index, m) in rule.matches.iter().enumerate() {
-        matches.push(matches::read(
-            m,
-            &format!("{field}.matches[{index}]"),
-            notes,
-        )?);
-    }
-    let filters = read_filters(&rule.filters, field, notes)?;
-    let mut backends = Vec::with_capacity(rule.backend_refs.len());
-    for (index, backend) in rule.backend_refs.iter().enumerate() {
-        backends.push(read_backend(
-            backend,
-            name,
-            &format!("{field}.backendRefs[{index}]"),
-            notes,
-        )?);
-    }
-    Some(RouteRule {
-        matches,
-        filters,
-        backends,
-        request_timeout: read_timeout(rule, field, notes)?,
-    })
-}
-
-/// `timeouts.request`; zero means "no limit" in the Gateway API. `backendRequest` has no effect in the proxies (contract 4.2).
-#[expect(
-    clippy::option_option,
-    reason = "a refusal and no limit are two different answers"
-)]
-fn read_timeout(rule: &route::Rule, field: &str, notes: &mut Notes) -> Option<Option<Duration>> {
-    let Some(text) = rule.timeouts.as_ref().and_then(|t| t.request.as_deref()) else {
-        return Some(None);
+/// A bad annotation of a route drops the route (contract 10.1).
+fn read_annotations(object: &Object, route: &mut Route, notes: &mut Notes) -> Option<()> {
+    let Some(annotations) = &object.metadata().annotations else {
+        return Some(());
     };
-    match timeouts::gateway_duration(text) {
-        Some(limit) => Some(Some(limit).filter(|limit| !limit.is_zero())),
-        None => notes.refuse(
-            &format!("{field}.timeouts.request"),
-            "expected a duration such as 100ms or 1h30m",
-        ),
+    let read = || {
+        let (http, grpc) = match &route.rules {
+            RouteRules::Http(_) => (traffic::http_retry(annotations)?, None),
+            RouteRules::Grpc(_) => (None, traffic::grpc_retry(annotations)?),
+            RouteRules::Stream(_) => return Ok((None, Retries::default())),
+        };
+        Ok((traffic::timeouts(annotations)?, Retries { http, grpc }))
+    };
+    let read: Result<_, (String, String)> = read();
+    match read {
+        Ok((timeouts, retries)) => (route.timeouts, route.retries) = (timeouts, retries),
+        Err((field, reason)) => return notes.refuse(&field, reason),
     }
+    Some(())
 }
 
-fn read_backend(
-    backend: &BackendRef,
+fn parents(references: &[ParentRef], name: &Name) -> Vec<RouteParent> {
+    let mut parents = Vec::new();
+    for parent in references {
+        let kind = match (parent.group.as_deref(), parent.kind.as_deref()) {
+            (Some("" | "core"), Some("Service")) => RouteParentKind::Service,
+            (Some("policy.linkerd.io"), Some("Server")) => RouteParentKind::Server,
+            (Some("policy.linkerd.io"), Some("EgressNetwork")) => RouteParentKind::EgressNetwork,
+            _ => continue,
+        };
+        let namespace = parent.namespace.as_deref().unwrap_or(&name.namespace);
+        parents.push(RouteParent {
+            kind,
+            name: Name::new(namespace, &parent.name),
+            // A Server is one port already.
+            port: parent.port.filter(|_| kind != RouteParentKind::Server),
+        });
+    }
+    parents
+}
+
+fn read_backends(
+    backends: &[BackendRef],
+    filters: &[&str],
     name: &Name,
     field: &str,
     notes: &mut Notes,
-) -> Option<Backend> {
-    let kind = match (backend.group.as_deref(), backend.kind.as_deref()) {
-        (None | Some("" | "core"), None | Some("Service")) => "Service".into(),
-        (group, kind) => format!(
-            "{}.{}",
-            kind.unwrap_or("Service"),
-            group.unwrap_or_default()
-        )
-        .into(),
-    };
-    Some(Backend {
-        kind,
-        name: Name::new(
-            backend.namespace.as_deref().unwrap_or(&name.namespace),
-            &backend.name,
-        ),
-        port: backend.port,
-        weight: backend.weight.unwrap_or(1),
-        filters: read_filters(&backend.filters, field, notes)?,
-    })
-}
-
-fn read_filters(filters: &[Filter], field: &str, notes: &mut Notes) -> Option<Vec<RouteFilter>> {
-    let mut read = Vec::with_capacity(filters.len());
-    for (index, filter) in filters.iter().enumerate() {
-        let field = format!("{field}.filters[{index}]");
-        read.push(match filter.kind.as_str() {
-            "RequestHeaderModifier" => RouteFilter::RequestHeaders(read_headers(
-                filter.request_header_modifier.as_ref(),
-                &field,
-                notes,
-            )?),
-            "ResponseHeaderModifier" => RouteFilter::ResponseHeaders(read_headers(
-                filter.response_header_modifier.as_ref(),
-                &field,
-                notes,
-            )?),
-            "RequestRedirect" => RouteFilter::Redirect(read_redirect(filter, &field, notes)?),
-            other => {
-                return notes.refuse(
-                    &format!("{field}.type"),
-                    format!("filter {other:?} is not supported"),
-                );
-            }
+) -> Option<Vec<Backend>> {
+    let mut read = Vec::with_capacity(backends.len());
+    for (index, backend) in backends.iter().enumerate() {
+        let field = format!("{field}.backendRefs[{index}]");
+        let namespace = backend.namespace.as_deref().unwrap_or(&name.namespace);
+        read.push(Backend {
+            kind: backend_kind(backend),
+            name: Name::new(namespace, &backend.name),
+            port: backend.port.filter(|port| *port > 0),
+            weight: backend.weight.unwrap_or(1),
+            filters: filters::read(&backend.filters, filters, &field, notes)?,
         });
     }
     Some(read)
 }
 
-fn read_headers(
-    modifier: Option<&HeaderFilter>,
-    field: &str,
-    notes: &mut Notes,
-) -> Option<HeaderFilter> {
-    let Some(modifier) = modifier else {
-        return notes.refuse(field, "the field of the filter's type is missing");
-    };
-    let named = modifier
-        .set
-        .iter()
-        .chain(&modifier.add)
-        .map(|header| &header.name)
-        .chain(&modifier.remove);
-    if let Some(name) = named
-        .into_iter()
-        .find(|name| http::HeaderName::try_from(name.as_str()).is_err())
-    {
-        return notes.refuse(field, format!("{name:?} is not a header name"));
+fn backend_kind(backend: &BackendRef) -> BackendKind {
+    let kind = backend.kind.as_deref().unwrap_or("Service");
+    match (backend.group.as_deref().unwrap_or_default(), kind) {
+        ("" | "core", "Service") => BackendKind::Service,
+        ("policy.linkerd.io", "EgressNetwork") => BackendKind::EgressNetwork,
+        (group, kind) => BackendKind::Other(format!("{kind}.{group}").into()),
     }
-    let valued = modifier.set.iter().chain(&modifier.add);
-    if let Some(header) = valued
-        .into_iter()
-        .find(|h| http::HeaderValue::try_from(h.value.as_str()).is_err())
-    {
-        return notes.refuse(
-            field,
-            format!(
-                "header {:?} has a value with characters no header has",
-                header.name
-            ),
-        );
-    }
-    Some(modifier.clone())
 }
 
-fn read_redirect(filter: &Filter, field: &str, notes: &mut Notes) -> Option<route::Redirect> {
-    let Some(redirect) = &filter.request_redirect else {
-        return notes.refuse(field, "the field of the filter's type is missing");
-    };
-    if let Some(code) = redirect
-        .status_code
-        .filter(|code| !(300..400).contains(code))
-    {
-        return notes.refuse(
-            &format!("{field}.requestRedirect.statusCode"),
-            format!("{code} is not a redirect"),
-        );
-    }
-    if let Some(scheme) = redirect
-        .scheme
-        .as_deref()
-        .filter(|s| !matches!(*s, "http" | "https"))
-    {
-        return notes.refuse(
-            &format!("{field}.requestRedirect.scheme"),
-            format!("{scheme:?} is not http or https"),
-        );
-    }
-    Some(redirect.clone())
-}
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Created, Pod, Selector, notes::Notes};
+use super::{ContainerPort, Created, ExternalWorkload, Pod, Selector, notes::Notes};
 use crate::{
     mesh::DefaultPolicy,
     objects::{
@@ -25,6 +25,8 @@ pub struct Server {
     pub labels: BTreeMap<String, String>,
     /// Its pods; `None` when it selects external workloads.
     pub pods: Option<Selector>,
+    /// Its external workloads; `None` when it selects pods.
+    pub workloads: Option<Selector>,
     /// Its port.
     pub port: PortRef,
     /// What is spoken there.
@@ -45,18 +47,26 @@ pub enum PortRef {
 impl Server {
     /// Whether this Server speaks for a port of a pod.
     pub fn selects(&self, pod: &Pod, port: u16) -> bool {
-        let same_port = match &self.port {
-            PortRef::Number(number) => *number == port,
-            PortRef::Name(name) => pod
-                .ports
+        let selected = |selector: &Selector| selector.matches(&pod.labels);
+        self.port.is(port, &pod.ports) && self.pods.as_ref().is_some_and(selected)
+    }
+
+    /// Whether this Server speaks for a port of an external workload.
+    pub fn selects_workload(&self, workload: &ExternalWorkload, port: u16) -> bool {
+        let selected = |selector: &Selector| selector.matches(&workload.labels);
+        self.port.is(port, &workload.ports) && self.workloads.as_ref().is_some_and(selected)
+    }
+}
+
+impl PortRef {
+    /// Whether it means this number, by the names that the ports have.
+    fn is(&self, number: u16, ports: &[ContainerPort]) -> bool {
+        match self {
+            Self::Number(wanted) => *wanted == number,
+            Self::Name(name) => ports
                 .iter()
-                .any(|p| p.number == port && p.name.as_ref() == Some(name)),
-        };
-        same_port
-            && self
-                .pods
-                .as_ref()
-                .is_some_and(|selector| selector.matches(&pod.labels))
+                .any(|p| p.number == number && p.name.as_ref() == Some(name)),
+        }
     }
 }
 
@@ -74,9 +84,12 @@ pub(super) fn read(server: &policy::Server, name: &Name, notes: &mut Notes) -> O
             Err(_) => PortRef::Name(text.as_str().into()),
         },
     };
-    let pods = match (&spec.pod_selector, &spec.external_workload_selector) {
-        (Some(selector), None) => Some(Selector::read(selector, "spec.podSelector", notes)?),
-        (None, Some(_)) => None,
+    let (pods, workloads) = match (&spec.pod_selector, &spec.external_workload_selector) {
+        (Some(pods), None) => (Some(Selector::read(pods, "spec.podSelector", notes)?), None),
+        (None, Some(workloads)) => {
+            let field = "spec.externalWorkloadSelector";
+            (None, Some(Selector::read(workloads, field, notes)?))
+        }
         _ => {
             return notes.refuse(
                 "spec",
@@ -94,6 +107,7 @@ pub(super) fn read(server: &policy::Server, name: &Name, notes: &mut Notes) -> O
         created: super::pod::created(&server.metadata),
         labels: server.metadata.labels.clone().unwrap_or_default(),
         pods,
+        workloads,
         port,
         protocol: spec.proxy_protocol,
         access_policy,

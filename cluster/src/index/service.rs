@@ -1,12 +1,21 @@
 //! Owns what the mesh knows of a Service (contract 8.1, 8.2, 10.1): addresses, TCP ports, annotations; endpoints come
-//! from its slices.
+//! from its slices and from the external workloads it selects.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1;
+use k8s_openapi::{api::core::v1, apimachinery::pkg::util::intstr::IntOrString};
 use weft_core::name::PortSet;
 
-use super::{RouteTimeouts, notes::Notes, pod::OPAQUE_PORTS_ANNOTATION, route};
+use super::{
+    PortRef, Selector, Traffic,
+    notes::{Notes, annotation_path},
+    pod::OPAQUE_PORTS_ANNOTATION,
+};
+
+/// Label of a Service whose endpoints are those of another cluster, and annotation of one that has some there.
+const REMOTE_DISCOVERY: &str = "multicluster.linkerd.io/remote-discovery";
+/// Annotation of a Service that also has the endpoints of others in this cluster.
+const LOCAL_DISCOVERY: &str = "multicluster.linkerd.io/local-discovery";
 
 /// A Service.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,12 +24,18 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     /// It is only another name for a host elsewhere.
     pub external_name: bool,
+    /// `internalTrafficPolicy: Local`: a client uses endpoints on its own node only.
+    pub local_only: bool,
+    /// Its endpoints are, or some of them are, those of other Services (multicluster); these are not served.
+    pub multicluster: bool,
+    /// The workloads behind it; `None` when it has no selector.
+    pub selector: Option<Selector>,
     /// Its TCP ports.
     pub ports: Vec<ServicePort>,
     /// Annotation `config.linkerd.io/opaque-ports`.
     pub opaque_ports: Option<PortSet>,
-    /// Annotations `timeout.linkerd.io/*`.
-    pub timeouts: Option<RouteTimeouts>,
+    /// Annotations about retries, time limits and circuit breaking.
+    pub traffic: Traffic,
 }
 
 /// A TCP port of a [`Service`].
@@ -30,6 +45,8 @@ pub struct ServicePort {
     pub name: Arc<str>,
     /// Its number.
     pub number: u16,
+    /// The port of a workload behind it.
+    pub target: PortRef,
     /// What is spoken there.
     pub app_protocol: Option<AppProtocol>,
 }
@@ -65,12 +82,21 @@ pub(super) fn read(service: &v1::Service, notes: &mut Notes) -> Option<Service> 
         .iter()
         .flatten()
         .filter(|p| p.protocol.as_deref().is_none_or(|p| p == "TCP"));
+    let named = |name: &str| {
+        let mut ports = spec.ports.iter().flatten();
+        let port = ports.find(|p| p.name.as_deref() == Some(name))?;
+        u16::try_from(port.port).ok()
+    };
+    let labels = spec.selector.as_ref().filter(|labels| !labels.is_empty());
     let mut read = Service {
         cluster_ips: Vec::new(),
         external_name: spec.type_.as_deref() == Some("ExternalName"),
+        local_only: spec.internal_traffic_policy.as_deref() == Some("Local"),
+        multicluster: is_multicluster(service, notes),
+        selector: labels.map(Selector::equal),
         ports: Vec::new(),
-        opaque_ports: notes.ports(annotations, OPAQUE_PORTS_ANNOTATION, |_| None),
-        timeouts: service_timeouts(annotations, notes),
+        opaque_ports: notes.ports(annotations, OPAQUE_PORTS_ANNOTATION, named),
+        traffic: Traffic::read(annotations, notes),
     };
     for (index, port) in ports.enumerate() {
         let Some(number) = u16::try_from(port.port).ok().filter(|n| *n > 0) else {
@@ -82,6 +108,7 @@ pub(super) fn read(service: &v1::Service, notes: &mut Notes) -> Option<Service> 
         read.ports.push(ServicePort {
             name: port.name.as_deref().unwrap_or_default().into(),
             number,
+            target: target(port.target_port.as_ref(), number),
             app_protocol: port.app_protocol.as_deref().map(app_protocol),
         });
     }
@@ -101,24 +128,44 @@ pub(super) fn read(service: &v1::Service, notes: &mut Notes) -> Option<Service> 
     Some(read)
 }
 
+/// As Kubernetes has it: the same number when nothing is said.
+fn target(port: Option<&IntOrString>, number: u16) -> PortRef {
+    match port {
+        Some(IntOrString::String(name)) => PortRef::Name(name.as_str().into()),
+        Some(IntOrString::Int(target)) => {
+            let target = u16::try_from(*target).ok().filter(|target| *target > 0);
+            PortRef::Number(target.unwrap_or(number))
+        }
+        None => PortRef::Number(number),
+    }
+}
+
+/// Whether the Service stands for Services of other clusters, or for several of this one.
+fn is_multicluster(service: &v1::Service, notes: &mut Notes) -> bool {
+    let (labels, annotations) = (&service.metadata.labels, &service.metadata.annotations);
+    let has = |of: &Option<BTreeMap<String, String>>, key| {
+        of.as_ref().is_some_and(|map| map.contains_key(key))
+    };
+    let field = if has(labels, REMOTE_DISCOVERY) {
+        format!("metadata.labels[{REMOTE_DISCOVERY}]")
+    } else if has(annotations, REMOTE_DISCOVERY) {
+        annotation_path(REMOTE_DISCOVERY)
+    } else if has(annotations, LOCAL_DISCOVERY) {
+        annotation_path(LOCAL_DISCOVERY)
+    } else {
+        return false;
+    };
+    notes.ignore(
+        &field,
+        "multicluster discovery is not served yet: clients are refused this Service",
+    );
+    true
+}
+
 fn app_protocol(text: &str) -> AppProtocol {
     match text {
         "http" => AppProtocol::Http1,
         "kubernetes.io/h2c" => AppProtocol::Http2,
         _ => AppProtocol::Opaque,
-    }
-}
-
-/// A bad annotation of a Service drops its whole group (contract 10.1).
-fn service_timeouts(
-    annotations: Option<&BTreeMap<String, String>>,
-    notes: &mut Notes,
-) -> Option<RouteTimeouts> {
-    match route::timeout_annotations(annotations) {
-        Ok(timeouts) => timeouts,
-        Err((field, reason)) => {
-            notes.ignore(&field, reason);
-            None
-        }
     }
 }

@@ -51,6 +51,10 @@ impl<V: PartialEq> Table<V> {
         self.rows.keys().cloned().collect()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Name, &Arc<V>)> {
+        self.rows.iter()
+    }
+
     /// The values of a namespace, by name.
     pub(super) fn in_namespace<'a>(
         &'a self,

@@ -1,5 +1,7 @@
 //! The index: what is refused, and which keys a change touches.
 
+mod discovery;
+
 use std::path::Path;
 
 use super::*;

@@ -9,11 +9,14 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodIP, Service};
+use k8s_openapi::api::core::v1::Service;
 
 use crate::{
     index,
-    objects::{Kind, Name, Object, ObjectRef},
+    objects::{
+        Kind, Name, Object, ObjectRef,
+        pod::{Container, EnvVar, Ip, Pod},
+    },
 };
 
 /// What to complete.
@@ -141,7 +144,6 @@ fn mark_meshed(pod: &mut Pod, control_namespace: &str) {
     let listen = |name: &str, port: u16| EnvVar {
         name: format!("LINKERD2_PROXY_{name}_LISTEN_ADDR"),
         value: Some(format!("0.0.0.0:{port}")),
-        value_from: None,
     };
     spec.containers.push(Container {
         name: index::PROXY_CONTAINER.to_owned(),
@@ -157,7 +159,7 @@ fn mark_meshed(pod: &mut Pod, control_namespace: &str) {
 fn set_pod_ip(pod: &mut Pod, ip: IpAddr) {
     let status = pod.status.get_or_insert_default();
     status.pod_ip = Some(ip.to_string());
-    status.pod_ips = Some(vec![PodIP { ip: ip.to_string() }]);
+    status.pod_ips = Some(vec![Ip { ip: ip.to_string() }]);
 }
 
 /// Gives each Service that wants one a ClusterIP: from the hash of its name, the next free one if that is taken.

@@ -1,5 +1,11 @@
 //! Owns the one Rust shape of both HTTPRoute kinds as they are written (policy.linkerd.io and
-//! gateway.networking.k8s.io); does not check values, and does not own other route kinds.
+//! gateway.networking.k8s.io) and what all route kinds share; does not check values.
+
+mod grpc;
+mod stream;
+
+pub use grpc::{GrpcMatch, GrpcMethodMatch, GrpcRoute, GrpcRouteSpec, GrpcRule};
+pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
@@ -39,7 +45,7 @@ pub struct HttpRoute {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpRouteSpec {
-    /// Services or Servers.
+    /// Services, Servers or EgressNetworks.
     pub parent_refs: Vec<ParentRef>,
     /// Hosts; none = all.
     pub hostnames: Vec<String>,

@@ -52,6 +52,17 @@ pub struct RouteMatch {
     pub method: Option<String>,
 }
 
+/// A gRPC service and method and headers; all of these must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcMatch {
+    /// Full name of the service.
+    pub service: Option<String>,
+    /// Name of the method.
+    pub method: Option<String>,
+    /// Headers.
+    pub headers: Vec<TextMatch>,
+}
+
 pub(super) fn hosts(hostnames: &[String], notes: &mut Notes) -> Option<Vec<HostMatch>> {
     let mut hosts = Vec::with_capacity(hostnames.len());
     for (index, hostname) in hostnames.iter().enumerate() {
@@ -85,19 +96,7 @@ pub(super) fn read(m: &route::RouteMatch, field: &str, notes: &mut Notes) -> Opt
             format!("{text:?} is not a method"),
         );
     }
-    let headers = read_texts(
-        &m.headers,
-        &format!("{field}.headers"),
-        notes,
-        |name, value, regex| {
-            let checked = if regex {
-                core::HeaderMatch::regex(name, value)
-            } else {
-                core::HeaderMatch::exact(name, value.as_bytes())
-            };
-            checked.map(drop)
-        },
-    )?;
+    let headers = read_headers(&m.headers, field, notes)?;
     let query = read_texts(
         &m.query_params,
         &format!("{field}.queryParams"),
@@ -116,6 +115,42 @@ pub(super) fn read(m: &route::RouteMatch, field: &str, notes: &mut Notes) -> Opt
         headers,
         query,
         method,
+    })
+}
+
+/// Proxies compare services and methods as texts only.
+pub(super) fn read_grpc(m: &route::GrpcMatch, field: &str, notes: &mut Notes) -> Option<GrpcMatch> {
+    let (mut service, mut method) = (None, None);
+    if let Some(named) = &m.method {
+        let field = format!("{field}.method");
+        if named.kind.is_some_and(|kind| kind != MatchKind::Exact) {
+            return notes.refuse(&format!("{field}.type"), "only Exact is supported");
+        }
+        (service, method) = (named.service.clone(), named.method.clone());
+        let bad = |name: &&String| name.contains(|c: char| c == '/' || !c.is_ascii_graphic());
+        if let Some(name) = service.iter().chain(&method).find(bad) {
+            return notes.refuse(
+                &field,
+                format!("{name:?} is not a name of a service or method"),
+            );
+        }
+    }
+    Some(GrpcMatch {
+        service: service.filter(|name| !name.is_empty()),
+        method: method.filter(|name| !name.is_empty()),
+        headers: read_headers(&m.headers, field, notes)?,
+    })
+}
+
+fn read_headers(headers: &[ValueMatch], field: &str, notes: &mut Notes) -> Option<Vec<TextMatch>> {
+    let field = format!("{field}.headers");
+    read_texts(headers, &field, notes, |name, value, regex| {
+        let checked = if regex {
+            core::HeaderMatch::regex(name, value)
+        } else {
+            core::HeaderMatch::exact(name, value.as_bytes())
+        };
+        checked.map(drop)
     })
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::{
     api::{
-        core::v1::{Container, ObjectReference, Pod, Service, ServicePort},
+        core::v1::{ObjectReference, Service, ServicePort},
         discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
     },
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
@@ -16,7 +16,10 @@ use k8s_openapi::{
 
 use crate::{
     index::{SERVICE_NAME_LABEL, Selector},
-    objects::{Name, Object, ObjectRef},
+    objects::{
+        Name, Object, ObjectRef,
+        pod::{Container, Pod},
+    },
 };
 
 /// Ports of a group of endpoints: name, number, TCP or not is the Service's.
