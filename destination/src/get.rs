@@ -1,27 +1,24 @@
-//! Owns `Get`: which endpoints a Service's port has, and the messages that turn what a client knows into what is true.
-//! Does not describe a single endpoint.
+//! Owns `Get`: which endpoints a Service's port has, for whom. Does not describe a single endpoint and does not make
+//! messages.
+
+mod select;
+mod updates;
 
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    net::SocketAddr,
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use linkerd2_proxy_api::destination::{AddrSet, Update, WeightedAddr, WeightedAddrSet, update};
+use bytes::Bytes;
 use tonic::Status;
-use weft_cluster::{Name, Query, Reader, Subscription, index::SliceEndpoint};
-use weft_runtime::grpc::Source;
+use weft_cluster::{Name, Query, Reader, Subscription, Views};
+use weft_runtime::grpc::{self, Source};
 
-use crate::{
-    endpoint::{self, Target},
-    settings::Settings,
-};
+pub(crate) use select::{workload_of, zone_of};
+pub use updates::EndpointSet;
+use updates::Messages;
 
-/// Addresses in one message: with all their metadata these are about 1 MB, a quarter of what clients take by default.
-const MAX_ADDRESSES: usize = 2_000;
+use crate::{endpoint, settings::Settings};
 
 /// Which endpoints somebody asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +31,9 @@ pub struct EndpointsQuery {
     pub hostname: Option<Arc<str>>,
     /// Zone of the caller.
     pub zone: Option<Arc<str>>,
+    /// Node of the caller, empty when it does not say; given only for a Service that asks for it, because callers on
+    /// different nodes share nothing then.
+    pub node: Option<Arc<str>>,
 }
 
 /// What there is.
@@ -43,17 +43,12 @@ pub enum Endpoints {
     Missing,
     /// The Service is a name for a host outside.
     External,
+    /// The Service stands for Services of other clusters.
+    Multicluster,
+    /// The Service's traffic stays on the caller's node, and the question does not say which that is.
+    NodeNeeded,
     /// These, possibly none.
     Known(Arc<EndpointSet>),
-}
-
-/// The endpoints of a Service's port.
-#[derive(Debug, Default, PartialEq)]
-pub struct EndpointSet {
-    /// Labels of all of them.
-    pub labels: HashMap<String, String>,
-    /// Each once. Unchanged ones are the same allocation from one state to the next, so that comparing is cheap.
-    pub addresses: BTreeMap<SocketAddr, Arc<WeightedAddr>>,
 }
 
 impl Query for EndpointsQuery {
@@ -72,176 +67,118 @@ impl Query for EndpointsQuery {
         if service.external_name {
             return Endpoints::External;
         }
-        let Some(port) = service.port(self.port) else {
-            return Endpoints::Known(Arc::default());
-        };
-        let known = match previous {
-            Some(Endpoints::Known(set)) => Some(&set.addresses),
+        if service.multicluster {
+            return Endpoints::Multicluster;
+        }
+        if service.local_only && self.node.is_none() {
+            return Endpoints::NodeNeeded;
+        }
+        let previous = match previous {
+            Some(Endpoints::Known(set)) => Some(set),
             _ => None,
         };
-        let zone = self.zone.as_deref();
-        let mut addresses = BTreeMap::new();
-        for (address, endpoint) in self.select(settings, index, &port.name) {
-            let pod = endpoint.pod.as_ref().and_then(|name| index.pod(name));
-            let target = Target {
-                address,
-                pod,
-                zone: endpoint.zone.as_deref(),
-                caller_zone: zone,
-            };
-            let described = endpoint::describe(index, settings, &target);
-            let kept = known
-                .and_then(|known| known.get(&address))
-                .filter(|old| ***old == described);
-            addresses.insert(
-                address,
-                kept.cloned().unwrap_or_else(|| Arc::new(described)),
-            );
-        }
-        let labels = HashMap::from([
+        let addresses = match service.port(self.port) {
+            Some(port) => self
+                .select(settings, index, service, port)
+                .into_iter()
+                .map(|(address, target)| {
+                    let described = endpoint::describe(index, settings, address, &target);
+                    (address, described)
+                })
+                .collect(),
+            None => Vec::new(),
+        };
+        let labels = [
             ("namespace".to_owned(), self.service.namespace.to_string()),
             ("service".to_owned(), self.service.name.to_string()),
-        ]);
-        Endpoints::Known(Arc::new(EndpointSet { labels, addresses }))
+        ];
+        Endpoints::Known(Arc::new(EndpointSet::new(
+            labels.into(),
+            addresses,
+            previous,
+        )))
     }
 }
 
-impl EndpointsQuery {
-    /// The endpoints to announce, each address once. Slices come by name, so the result does not depend on the order in
-    /// which they were learnt (cases D01, D03).
-    fn select<'a>(
-        &self,
-        settings: &Settings,
-        index: &Reader<'a>,
-        port_name: &str,
-    ) -> BTreeMap<SocketAddr, &'a SliceEndpoint> {
-        let mut found: BTreeMap<SocketAddr, &SliceEndpoint> = BTreeMap::new();
-        for slice in index.slices(&self.service) {
-            // Each slice has its own number for the port's name (case D05).
-            let Some(port) = slice.ports.iter().find(|port| *port.name == *port_name) else {
-                continue;
-            };
-            for endpoint in &slice.endpoints {
-                if self.hostname.is_none() || endpoint.hostname == self.hostname {
-                    found
-                        .entry(SocketAddr::new(endpoint.address, port.number))
-                        .or_insert(endpoint);
-                }
-            }
-        }
-        self.keep_zone(&mut found);
-        keep_family(&mut found, settings.mesh.enable_ipv6);
-        found
-    }
-
-    /// Zone hints count only when every endpoint has them, and never leave nothing (case L09).
-    fn keep_zone(&self, found: &mut BTreeMap<SocketAddr, &SliceEndpoint>) {
-        let Some(zone) = &self.zone else { return };
-        let hinted = found
-            .values()
-            .all(|endpoint| !endpoint.for_zones.is_empty());
-        if hinted
-            && found
-                .values()
-                .any(|endpoint| endpoint.for_zones.contains(zone))
-        {
-            found.retain(|_, endpoint| endpoint.for_zones.contains(zone));
-        }
-    }
-}
-
-/// Of a pod with addresses of both families the IPv6 one is kept, if IPv6 is enabled; otherwise only IPv4 is announced.
-fn keep_family(found: &mut BTreeMap<SocketAddr, &SliceEndpoint>, ipv6: bool) {
-    if !ipv6 {
-        found.retain(|address, _| address.is_ipv4());
-        return;
-    }
-    let six = found.iter().filter(|(address, _)| address.is_ipv6());
-    let twins: HashSet<(Name, u16)> = six
-        .filter_map(|(a, e)| Some((e.pod.clone()?, a.port())))
-        .collect();
-    found.retain(|address, endpoint| {
-        let pod = endpoint.pod.clone().filter(|_| address.is_ipv4());
-        pod.is_none_or(|pod| !twins.contains(&(pod, address.port())))
-    });
-}
-
-/// The messages from one set to another: what is new or different first, so that a client is never left with nothing in
-/// between.
-pub(crate) fn updates(old: &EndpointSet, new: &EndpointSet) -> VecDeque<Update> {
-    let changed = new.addresses.iter().filter(|(address, endpoint)| {
-        let known = old.addresses.get(address);
-        !known.is_some_and(|known| Arc::ptr_eq(known, endpoint) || known == *endpoint)
-    });
-    let added: Vec<WeightedAddr> = changed
-        .map(|(_, endpoint)| WeightedAddr::clone(endpoint))
-        .collect();
-    let gone = old
-        .addresses
-        .keys()
-        .filter(|address| !new.addresses.contains_key(address));
-    let removed: Vec<_> = gone.map(|address| (*address).into()).collect();
-    let adds = added.chunks(MAX_ADDRESSES).map(|addrs| {
-        let metric_labels = new.labels.clone();
-        update::Update::Add(WeightedAddrSet {
-            addrs: addrs.to_vec(),
-            metric_labels,
-        })
-    });
-    let removes = removed.chunks(MAX_ADDRESSES).map(|addrs| {
-        update::Update::Remove(AddrSet {
-            addrs: addrs.to_vec(),
-        })
-    });
-    adds.chain(removes)
-        .map(|update| Update {
-            update: Some(update),
-        })
-        .collect()
-}
-
-/// The messages of one `Get`. Holds the set it sent last, which it shares with all others that sent it.
+/// The messages of one `Get`. Holds the set it sent last and the messages of one change, both shared with all others
+/// that sent them.
 pub(crate) struct GetStream {
     subscription: Subscription<EndpointsQuery>,
+    views: Arc<Views<EndpointsQuery>>,
+    query: EndpointsQuery,
+    /// Node of the caller, empty when it does not say.
+    node: Arc<str>,
     sent: Arc<EndpointSet>,
-    /// The rest of the messages of one change.
-    pending: VecDeque<Update>,
+    /// The messages of one change, and how many of them are sent.
+    pending: (Messages, usize),
 }
 
 impl GetStream {
-    pub(crate) fn new(mut subscription: Subscription<EndpointsQuery>) -> (Self, Endpoints) {
-        let state = subscription.latest();
+    /// # Errors
+    /// The Service is not one that has endpoints (contract 8.1), or there are too many questions.
+    pub(crate) fn new(
+        views: &Arc<Views<EndpointsQuery>>,
+        query: EndpointsQuery,
+        node: Arc<str>,
+    ) -> Result<Self, Status> {
         let mut stream = Self {
-            subscription,
+            subscription: views.subscribe(query.clone()).map_err(grpc::exhausted)?,
+            views: Arc::clone(views),
+            query,
+            node,
             sent: Arc::default(),
-            pending: VecDeque::new(),
+            pending: Default::default(),
         };
-        stream.take(&state);
-        (stream, state)
+        let state = stream.subscription.latest();
+        let service = &stream.query.service;
+        let what = format!("Service {}.{}", service.name, service.namespace);
+        match state {
+            Endpoints::Missing => Err(Status::not_found(format!("{what} not found"))),
+            Endpoints::External => Err(Status::invalid_argument(format!(
+                "{what} is an ExternalName"
+            ))),
+            Endpoints::Multicluster => Err(Status::unimplemented(format!(
+                "{what} stands for Services of other clusters (multicluster.linkerd.io), which this control plane does not serve yet"
+            ))),
+            state => {
+                stream.take(state)?;
+                Ok(stream)
+            }
+        }
     }
 
-    fn take(&mut self, state: &Endpoints) {
+    fn take(&mut self, mut state: Endpoints) -> Result<(), Status> {
+        if state == Endpoints::NodeNeeded {
+            self.query.node = Some(Arc::clone(&self.node));
+            let subscription = self.views.subscribe(self.query.clone());
+            self.subscription = subscription.map_err(grpc::exhausted)?;
+            state = self.subscription.latest();
+        }
         // A Service that has gone has no endpoints; `NoEndpoints` is never sent (contract 8.1).
-        let new = if let Endpoints::Known(set) = state {
-            Arc::clone(set)
-        } else {
-            Arc::default()
+        let new = match state {
+            Endpoints::Known(set) => set,
+            _ => Arc::default(),
         };
-        self.pending = updates(&self.sent, &new);
+        self.pending = (new.messages_after(&self.sent), 0);
         self.sent = new;
+        Ok(())
     }
 }
 
 impl Source for GetStream {
-    type Message = Update;
+    type Message = Bytes;
 
-    async fn next(&mut self) -> Result<Update, Status> {
+    async fn next(&mut self) -> Result<Bytes, Status> {
         loop {
-            if let Some(update) = self.pending.pop_front() {
-                return Ok(update);
+            let (messages, sent) = &mut self.pending;
+            if let Some(message) = messages.get(*sent) {
+                *sent += 1;
+                return Ok(message.clone());
             }
+            // The next state has other messages; until it comes these need not be kept.
+            self.pending = Default::default();
             let state = self.subscription.changed().await;
-            self.take(&state);
+            self.take(state)?;
         }
     }
 }

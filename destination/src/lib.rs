@@ -25,10 +25,10 @@ mod get;
 mod profile;
 mod service;
 mod settings;
+mod wire;
 
-pub use endpoint::is_opaque;
 pub use get::{EndpointSet, Endpoints, EndpointsQuery};
-pub use profile::{Profile, ProfileQuery, ProfileTarget};
+pub use profile::{KnownProfile, Profile, ProfileQuery, ProfileTarget};
 pub use service::{Destination, serve_on};
 pub use settings::{Http2Params, Http2ParamsError, KeepAlive, OutboundTransport, Settings};
 /// What [`serve_on`] counts with.

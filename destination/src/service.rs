@@ -1,28 +1,36 @@
 //! Owns the gRPC service `io.linkerd.proxy.destination.Destination`: checks what is asked and opens streams; the answers
 //! are computed elsewhere.
 
-use std::{net::IpAddr, sync::Arc};
-
-use linkerd2_proxy_api::destination::{
-    DestinationProfile, GetDestination, Update,
-    destination_server::{Destination as Service, DestinationServer},
+use std::{
+    convert::Infallible,
+    future::Future,
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
 };
+
+use linkerd2_proxy_api::destination::GetDestination;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, service::Routes};
+use tonic::{Status, body::Body, server::NamedService, service::Routes};
 use weft_cluster::{Authority, Host, Reader, ServiceHost, Shared, Views, Workload};
-use weft_runtime::grpc::{self, Calls, Limits, Updates};
+use weft_runtime::grpc::{self, Calls, Limits};
 
 use crate::{
-    get::{Endpoints, EndpointsQuery, GetStream},
+    get::{EndpointsQuery, GetStream},
     profile::{ProfileQuery, ProfileStream, ProfileTarget},
     settings::Settings,
+    wire,
 };
 
 const SERVICE: &str = "io.linkerd.proxy.destination.Destination";
 
-/// The service.
-pub struct Destination {
+/// The service, over an index.
+#[derive(Clone)]
+pub struct Destination(Arc<Inner>);
+
+struct Inner {
     settings: Settings,
     shared: Arc<Shared>,
     endpoints: Arc<Views<EndpointsQuery>>,
@@ -42,8 +50,7 @@ pub async fn serve_on(
     shutdown: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let calls = Calls::new(metrics, settings.max_streams, shutdown.clone());
-    let service = DestinationServer::new(Destination::new(settings, shared, calls))
-        .max_decoding_message_size(grpc::MAX_REQUEST);
+    let service = Destination::new(settings, shared, calls);
     grpc::serve(listener, Routes::new(service), Limits::default(), shutdown).await
 }
 
@@ -52,20 +59,67 @@ impl Destination {
     pub fn new(settings: Settings, shared: Arc<Shared>, calls: Calls) -> Self {
         let endpoints = Views::new(Arc::clone(&shared), settings.clone(), settings.max_targets);
         let profiles = Views::new(Arc::clone(&shared), settings.clone(), settings.max_targets);
-        Self {
+        Self(Arc::new(Inner {
             settings,
             shared,
             endpoints,
             profiles,
             calls,
-        }
+        }))
+    }
+}
+
+impl NamedService for Destination {
+    const NAME: &'static str = SERVICE;
+}
+
+impl tower::Service<http::Request<Body>> for Destination {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = Arc::clone(&self.0);
+        Box::pin(async move {
+            let answered = service.answer(request).await;
+            Ok(answered.unwrap_or_else(Status::into_http))
+        })
+    }
+}
+
+impl Inner {
+    async fn answer(&self, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
+        let (parts, body) = request.into_parts();
+        let method = parts.uri.path().rsplit('/').next().unwrap_or_default();
+        let updates = match method {
+            "Get" => {
+                let request = wire::decode(body).await?;
+                let call = self.calls.streaming(SERVICE, "Get");
+                self.calls.open(call, self.endpoints(&request))?
+            }
+            "GetProfile" => {
+                let request = wire::decode(body).await?;
+                let call = self.calls.streaming(SERVICE, "GetProfile");
+                self.calls.open(call, self.profile(&request))?
+            }
+            other => {
+                return Err(Status::unimplemented(format!(
+                    "{SERVICE} has Get and GetProfile, not {other:?}"
+                )));
+            }
+        };
+        Ok(wire::response(updates.into_inner()))
     }
 
     /// The zone of the caller's node, as it is now: a pod never changes its node, and a node hardly its zone.
-    fn zone(&self, context: &str) -> Option<Arc<str>> {
-        let node = Workload::from_context(context).node_name?;
+    fn zone(&self, caller: &Workload) -> Option<Arc<str>> {
+        let node = caller.node_name.as_deref()?;
         self.shared
-            .read(|index| Reader::new(index).node(&node)?.zone.clone())
+            .read(|index| Reader::new(index).node(node)?.zone.clone())
     }
 
     fn endpoints(&self, request: &GetDestination) -> Result<GetStream, Status> {
@@ -82,25 +136,16 @@ impl Destination {
         };
         let host =
             ServiceHost::parse(&host, &self.settings.mesh.cluster_domain).ok_or_else(invalid)?;
-        let name = host.service.clone();
+        let caller = Workload::from_context(&request.context_token);
         let query = EndpointsQuery {
             service: host.service,
             port: authority.port.unwrap_or(Authority::DEFAULT_PORT),
             hostname: host.hostname,
-            zone: self.zone(&request.context_token),
+            zone: self.zone(&caller),
+            node: None,
         };
-        let subscription = self.endpoints.subscribe(query).map_err(grpc::exhausted)?;
-        match GetStream::new(subscription) {
-            (_, Endpoints::Missing) => Err(Status::not_found(format!(
-                "Service {}.{} not found",
-                name.name, name.namespace
-            ))),
-            (_, Endpoints::External) => Err(Status::invalid_argument(format!(
-                "Service {}.{} is an ExternalName",
-                name.name, name.namespace
-            ))),
-            (stream, Endpoints::Known(_)) => Ok(stream),
-        }
+        let node = caller.node_name.unwrap_or_default();
+        GetStream::new(&self.endpoints, query, node.into())
     }
 
     fn profile(&self, request: &GetDestination) -> Result<ProfileStream, Status> {
@@ -118,11 +163,12 @@ impl Destination {
                 }
             }
         };
-        let port = authority.port.unwrap_or(Authority::DEFAULT_PORT);
+        let caller = Workload::from_context(&request.context_token);
         let query = ProfileQuery {
             target,
-            port,
-            zone: self.zone(&request.context_token),
+            port: authority.port.unwrap_or(Authority::DEFAULT_PORT),
+            zone: self.zone(&caller),
+            namespace: caller.namespace.map(Into::into),
         };
         ProfileStream::new(self.profiles.subscribe(query).map_err(grpc::exhausted)?)
     }
@@ -130,28 +176,4 @@ impl Destination {
 
 fn unmapped(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
-}
-
-#[tonic::async_trait]
-impl Service for Destination {
-    type GetStream = Updates<Update>;
-    type GetProfileStream = Updates<DestinationProfile>;
-
-    async fn get(
-        &self,
-        request: Request<GetDestination>,
-    ) -> Result<Response<Self::GetStream>, Status> {
-        let call = self.calls.streaming(SERVICE, "Get");
-        let opened = self.endpoints(request.get_ref());
-        self.calls.open(call, opened)
-    }
-
-    async fn get_profile(
-        &self,
-        request: Request<GetDestination>,
-    ) -> Result<Response<Self::GetProfileStream>, Status> {
-        let call = self.calls.streaming(SERVICE, "GetProfile");
-        let opened = self.profile(request.get_ref());
-        self.calls.open(call, opened)
-    }
 }

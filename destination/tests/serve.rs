@@ -29,6 +29,7 @@ struct Server {
     registry: Registry,
     shutdown: CancellationToken,
     task: JoinHandle<()>,
+    channel: Channel,
     client: DestinationClient<Channel>,
 }
 
@@ -59,12 +60,14 @@ async fn start(max_streams: usize) -> Server {
         .expect("an address")
         .initial_stream_window_size(65_535)
         .initial_connection_window_size(1 << 20);
-    let client = DestinationClient::new(channel.connect().await.expect("connected"));
+    let channel = channel.connect().await.expect("connected");
+    let client = DestinationClient::new(channel.clone());
     Server {
         shared,
         registry,
         shutdown,
         task,
+        channel,
         client,
     }
 }
@@ -221,6 +224,97 @@ async fn a_stream_follows_changes_and_ends_with_the_server() {
         .await
         .expect("in time")
         .expect("served");
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_says_why_at_its_end() {
+    let server = start(10).await;
+    let hosted = "apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.1], hostname: web-0}]
+";
+    let slice = manifests::parse(Path::new("test.yaml"), hosted).expect("valid");
+    server.shared.apply(&slice[0]);
+    let mut profiles = server
+        .client
+        .clone()
+        .get_profile(request("web-0.web.default.svc.cluster.local:80"))
+        .await
+        .expect("open")
+        .into_inner();
+    let first = profiles.message().await.expect("open").expect("a message");
+    assert!(first.endpoint.is_some());
+    server.shared.delete(&slice[0].reference());
+    let end = timeout(Duration::from_secs(5), profiles.message()).await;
+    let status = end.expect("in time").expect_err("the endpoint has gone");
+    assert_eq!(status.code(), Code::NotFound);
+    assert!(status.message().contains("host name"), "{status}");
+}
+
+#[tokio::test]
+async fn other_methods_and_requests_without_a_message_are_refused() {
+    use tonic_prost::ProstCodec;
+    let server = start(10).await;
+    let mut channel = tonic::client::Grpc::new(server.channel.clone());
+    for (path, messages, code) in [
+        (
+            "Watch",
+            vec![request("web.default.svc.cluster.local")],
+            Code::Unimplemented,
+        ),
+        ("Get", vec![], Code::InvalidArgument),
+        ("Get", vec![request(&"a".repeat(70_000))], Code::OutOfRange),
+    ] {
+        channel.ready().await.expect("connected");
+        let path = format!("/io.linkerd.proxy.destination.Destination/{path}");
+        let path = path.parse().expect("a path");
+        let codec = ProstCodec::<GetDestination, Update>::default();
+        let stream = futures_util::stream::iter(messages);
+        let answered = channel
+            .streaming(tonic::Request::new(stream), path, codec)
+            .await;
+        assert_eq!(answered.expect_err("refused").code(), code);
+    }
+}
+
+/// Case D15: what cancelled clients asked for is given back, however many come at once.
+#[tokio::test]
+async fn d15_a_herd_that_gives_up_leaves_nothing() {
+    let server = start(2_000).await;
+    server.endpoints(1, 50);
+    for _ in 0..3 {
+        let mut streams = Vec::new();
+        for _ in 0..500 {
+            let path = "web.default.svc.cluster.local:80";
+            streams.push(server.get(path).await.expect("a place"));
+        }
+        server.endpoints(2, 50);
+        drop(streams);
+    }
+    let open = |text: &str| {
+        let line = text
+            .lines()
+            .find(|l| l.starts_with("grpc_server_open_streams"));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    let given_back = async {
+        while open(&server.registry.encode()) != Some(0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), given_back)
+        .await
+        .expect("all streams are given back");
+    let mut stream = server
+        .get("web.default.svc.cluster.local")
+        .await
+        .expect("open");
+    let mut addresses = BTreeSet::new();
+    take(&mut addresses, next(&mut stream).await);
+    assert_eq!(addresses.len(), 50);
 }
 
 #[tokio::test]

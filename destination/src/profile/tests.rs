@@ -1,7 +1,12 @@
 //! Profiles: each case of the contract's table.
 
+mod object;
+mod workloads;
+
 use std::path::Path;
 
+use linkerd2_proxy_api::{destination::WeightedAddr, meta};
+use prost::Message;
 use weft_cluster::{MeshSettings, Shared, Views, manifests};
 
 use super::*;
@@ -57,14 +62,20 @@ fn query(target: ProfileTarget, port: u16) -> ProfileQuery {
         target,
         port,
         zone: None,
+        namespace: None,
     }
 }
 
 fn ask(target: ProfileTarget, port: u16) -> DestinationProfile {
     match views().1.once(&query(target, port)) {
-        Profile::Known(profile) => DestinationProfile::clone(&profile),
+        Profile::Known(known) => known.profile.clone(),
         other => panic!("{other:?}"),
     }
+}
+
+async fn next(stream: &mut ProfileStream) -> DestinationProfile {
+    let message = stream.next().await.expect("open");
+    DestinationProfile::decode(message.get(5..).expect("a header")).expect("a message")
 }
 
 fn ip(text: &str) -> ProfileTarget {
@@ -167,18 +178,18 @@ async fn an_address_may_become_a_service_and_back() {
     let mut stream =
         ProfileStream::new(views.subscribe(query(ip("10.96.0.50"), 80)).expect("room"))
             .expect("known");
-    assert!(stream.next().await.expect("open").endpoint.is_some());
+    assert!(next(&mut stream).await.endpoint.is_some());
     let text = "apiVersion: v1\nkind: Service\nmetadata: {name: new}\nspec: {clusterIP: 10.96.0.50, ports: [{port: 80}]}\n";
     let new = manifests::parse(Path::new("test.yaml"), text)
         .expect("valid")
         .remove(0);
     shared.apply(&new);
     assert_eq!(
-        stream.next().await.expect("open").fully_qualified_name,
+        next(&mut stream).await.fully_qualified_name,
         "new.default.svc.cluster.local"
     );
     shared.delete(&new.reference());
-    assert!(stream.next().await.expect("open").endpoint.is_some());
+    assert!(next(&mut stream).await.endpoint.is_some());
     assert_eq!(
         futures_util::FutureExt::now_or_never(stream.next()).map(|_| ()),
         None

@@ -74,8 +74,10 @@ proptest! {
         let settings = || Settings::new(MeshSettings { enable_ipv6: ipv6, ..MeshSettings::default() });
         let (shared, watched) = views(settings());
         let mut client = Client::default();
-        let (mut stream, _) = GetStream::new(watched.subscribe(query()).expect("room"));
-        let mut last = BTreeMap::new();
+        let service = objects(SERVICE).remove(0);
+        shared.apply(&service);
+        let mut stream = open(&watched);
+        let mut last = BTreeMap::from([(service.reference(), service)]);
         for (index, step) in steps.iter().enumerate() {
             let (text, there) = step.text();
             let object = objects(&text).remove(0);
