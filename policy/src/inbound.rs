@@ -1,6 +1,7 @@
 //! Owns inbound policy: which Server speaks for a port of a pod, its protocol, and what follows from that (contract 8.2).
 
 mod authorizations;
+mod rate_limit;
 mod routes;
 
 #[cfg(test)]
@@ -12,7 +13,7 @@ use linkerd2_proxy_api::inbound::{self as api, proxy_protocol as protocol};
 use tonic::Status;
 use weft_cluster::{
     DefaultPolicy, Name, Query, Reader, Subscription,
-    index::{Pod, Server},
+    index::{ExternalWorkload, Pod, Server},
     objects::policy::ProxyProtocol,
 };
 use weft_runtime::grpc::Source;
@@ -22,17 +23,26 @@ use crate::{settings::Settings, wire};
 /// Time for protocol detection.
 const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A port of a pod.
+/// A port of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct InboundQuery {
-    /// The pod.
-    pub pod: Name,
+    /// The workload.
+    pub workload: InboundWorkload,
     /// Its port.
     pub port: u16,
 }
 
+/// What asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum InboundWorkload {
+    /// A pod.
+    Pod(Name),
+    /// An ExternalWorkload.
+    External(Name),
+}
+
 impl Query for InboundQuery {
-    /// `None` for a pod that is unknown or not meshed.
+    /// `None` for a workload that is unknown or not meshed.
     type State = Option<Arc<api::Server>>;
     type Settings = Settings;
 
@@ -42,16 +52,25 @@ impl Query for InboundQuery {
         index: &Reader<'_>,
         _: Option<&Self::State>,
     ) -> Self::State {
-        let pod = index
-            .pod(&self.pod)
-            .filter(|pod| pod.control_namespace.is_some())?;
+        let number = self.port;
+        let (workload, server) = match &self.workload {
+            InboundWorkload::Pod(name) => {
+                let pod = index.pod(name).filter(|p| p.control_namespace.is_some())?;
+                (Workload::Pod(pod), index.server_of(pod, number))
+            }
+            InboundWorkload::External(name) => {
+                let workload = index.workload(name)?;
+                let server = index.server_of_workload(workload, number);
+                (Workload::External(workload), server)
+            }
+        };
         let port = Port {
             settings,
             index,
-            pod,
-            number: self.port,
+            workload,
+            number,
         };
-        Some(Arc::new(match index.server_of(pod, self.port) {
+        Some(Arc::new(match server {
             Some(server) => port.by_server(server),
             None => port.by_default(),
         }))
@@ -62,8 +81,14 @@ impl Query for InboundQuery {
 struct Port<'a> {
     settings: &'a Settings,
     index: &'a Reader<'a>,
-    pod: &'a Pod,
+    workload: Workload<'a>,
     number: u16,
+}
+
+/// Whose port it is.
+enum Workload<'a> {
+    Pod(&'a Pod),
+    External(&'a ExternalWorkload),
 }
 
 impl Port<'_> {
@@ -80,17 +105,22 @@ impl Port<'_> {
 
     fn protocol(&self, server: &Server) -> protocol::Kind {
         match server.protocol {
-            ProxyProtocol::Unknown => detect(self.routes(Some(server))),
+            ProxyProtocol::Unknown => protocol::Kind::Detect(protocol::Detect {
+                timeout: wire::duration(DETECT_TIMEOUT),
+                http_routes: self.http_routes(Some(server)),
+                http_local_rate_limit: self.rate_limit(server),
+            }),
             ProxyProtocol::Http1 => protocol::Kind::Http1(protocol::Http1 {
-                routes: self.routes(Some(server)),
-                local_rate_limit: None,
+                routes: self.http_routes(Some(server)),
+                local_rate_limit: self.rate_limit(server),
             }),
             ProxyProtocol::Http2 => protocol::Kind::Http2(protocol::Http2 {
-                routes: self.routes(Some(server)),
-                local_rate_limit: None,
+                routes: self.http_routes(Some(server)),
+                local_rate_limit: self.rate_limit(server),
             }),
+            // The API has no rate limit for this one (contract 3.2).
             ProxyProtocol::Grpc => protocol::Kind::Grpc(protocol::Grpc {
-                routes: vec![routes::default_grpc()],
+                routes: self.grpc_routes(server),
             }),
             ProxyProtocol::Opaque => protocol::Kind::Opaque(protocol::Opaque {}),
             ProxyProtocol::Tls => protocol::Kind::Tls(protocol::Tls {}),
@@ -99,16 +129,19 @@ impl Port<'_> {
 
     fn by_default(&self) -> api::Server {
         let policy = self.default_policy();
-        // Without a Server only the pod's own annotation makes a port opaque, not the default list (contract 8.2).
-        let opaque = self
-            .pod
-            .opaque_ports
-            .as_ref()
-            .is_some_and(|ports| ports.contains(self.number));
-        let kind = if opaque {
+        // Without a Server only the workload's own annotation makes a port opaque, not the default list (contract 8.2).
+        let opaque = match self.workload {
+            Workload::Pod(pod) => pod.opaque_ports.as_ref(),
+            Workload::External(workload) => workload.opaque_ports.as_ref(),
+        };
+        let kind = if opaque.is_some_and(|ports| ports.contains(self.number)) {
             protocol::Kind::Opaque(protocol::Opaque {})
         } else {
-            detect(self.routes(None))
+            protocol::Kind::Detect(protocol::Detect {
+                timeout: wire::duration(DETECT_TIMEOUT),
+                http_routes: self.http_routes(None),
+                http_local_rate_limit: None,
+            })
         };
         api::Server {
             protocol: Some(api::ProxyProtocol { kind: Some(kind) }),
@@ -119,24 +152,19 @@ impl Port<'_> {
     }
 
     fn default_policy(&self) -> DefaultPolicy {
-        let policy = self
-            .pod
-            .default_policy
-            .unwrap_or(self.settings.default_policy);
-        if self.pod.require_identity_ports.contains(self.number) {
-            policy.require_identity()
-        } else {
-            policy
+        let default = self.settings.default_policy;
+        match self.workload {
+            Workload::External(_) => default,
+            Workload::Pod(pod) => {
+                let policy = pod.default_policy.unwrap_or(default);
+                if pod.require_identity_ports.contains(self.number) {
+                    policy.require_identity()
+                } else {
+                    policy
+                }
+            }
         }
     }
-}
-
-fn detect(http_routes: Vec<api::HttpRoute>) -> protocol::Kind {
-    protocol::Kind::Detect(protocol::Detect {
-        timeout: wire::duration(DETECT_TIMEOUT),
-        http_routes,
-        http_local_rate_limit: None,
-    })
 }
 
 /// The labels by which metrics name a Server or an authorization.
@@ -153,7 +181,7 @@ pub(crate) struct InboundStream {
 }
 
 impl InboundStream {
-    /// `None` for a pod that is unknown.
+    /// `None` for a workload that is unknown.
     pub(crate) fn new(mut subscription: Subscription<InboundQuery>) -> Option<Self> {
         let first = subscription.latest()?;
         Some(Self {
@@ -171,7 +199,7 @@ impl Source for InboundStream {
             return Ok(api::Server::clone(&first));
         }
         loop {
-            // A pod that has gone keeps the policy it had until its proxy ends.
+            // A workload that has gone keeps the policy it had until its proxy ends.
             if let Some(server) = self.subscription.changed().await {
                 return Ok(api::Server::clone(&server));
             }

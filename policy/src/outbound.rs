@@ -1,36 +1,32 @@
-//! Owns outbound policy: what stands behind a target, its protocol and the routes of a client (contract 8.2).
-//! Circuit breaking, retries, GRPCRoutes, TLSRoutes, TCPRoutes and EgressNetworks are not read yet.
+//! Owns outbound policy: what stands behind a target, and the messages of a watch (contract 8.2). What the messages say is
+//! put together by the modules below.
 
 mod backends;
-mod routes;
+mod grpc;
+mod http;
+mod parent;
+mod stream;
+mod traffic;
 
 #[cfg(test)]
 mod tests;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{cmp::Reverse, net::SocketAddr, sync::Arc};
 
-use linkerd2_proxy_api::{
-    meta::Metadata,
-    outbound::{self as api, OutboundPolicy, proxy_protocol as protocol},
-};
+use linkerd2_proxy_api::outbound::OutboundPolicy;
 use tonic::Status;
-use weft_cluster::{
-    Name, Query, Reader, Subscription,
-    index::{AppProtocol, Route, RouteParentKind, Service},
-};
+use weft_cluster::{Name, Query, Reader, Subscription, index::EgressNetwork};
 use weft_runtime::grpc::Source;
 
-use crate::{settings::Settings, wire};
-
-/// Time for protocol detection.
-const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::settings::Settings;
+use parent::{Parent, Target};
 
 /// A target as one namespace sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OutboundQuery {
     /// The target.
     pub target: OutboundTarget,
-    /// Namespace of the client, for its own routes.
+    /// Namespace of the client, for its own routes and EgressNetworks.
     pub client_namespace: Option<Arc<str>>,
 }
 
@@ -46,10 +42,21 @@ pub enum OutboundTarget {
 /// What is known of a target.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outbound {
-    /// This.
-    Known(Arc<OutboundPolicy>),
+    /// This, from that.
+    Known(Arc<OutboundPolicy>, Speaker),
     /// Nothing; the client uses what it gets from discovery.
     NotFound,
+}
+
+/// What speaks for a target. A watch ends when this becomes another: the client asks again (contract 8.2).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Speaker {
+    /// A Service.
+    Service,
+    /// An EgressNetwork, as it was.
+    EgressNetwork(Arc<EgressNetwork>),
+    /// Nothing: the address is outside of the cluster and of all EgressNetworks.
+    Nobody,
 }
 
 impl Query for OutboundQuery {
@@ -57,19 +64,12 @@ impl Query for OutboundQuery {
     type Settings = Settings;
 
     fn answer(&self, settings: &Settings, index: &Reader<'_>, _: Option<&Outbound>) -> Outbound {
+        let client = self.client_namespace.as_ref();
         let (name, port) = match &self.target {
             OutboundTarget::Service(name, port) => (name, *port),
             OutboundTarget::Address(address) => match index.services_at(address.ip()).first() {
                 Some(name) => (*name, address.port()),
-                None if settings
-                    .mesh
-                    .cluster_networks
-                    .iter()
-                    .any(|net| net.contains(&address.ip())) =>
-                {
-                    return Outbound::NotFound;
-                }
-                None => return Outbound::Known(Arc::new(egress_fallback(*address))),
+                None => return outside(settings, index, client, *address),
             },
         };
         let Some(service) = index.service(name).filter(|service| !service.external_name) else {
@@ -78,172 +78,76 @@ impl Query for OutboundQuery {
         let parent = Parent {
             settings,
             index,
-            name,
-            service,
+            target: Target::Service(name, service),
             port,
-            client: self.client_namespace.as_deref(),
+            client: client.map(AsRef::as_ref),
         };
-        Outbound::Known(Arc::new(parent.policy()))
+        Outbound::Known(Arc::new(parent.policy()), Speaker::Service)
     }
 }
 
-/// A Service's port whose policy is being put together.
-struct Parent<'a> {
-    settings: &'a Settings,
-    index: &'a Reader<'a>,
-    name: &'a Name,
-    service: &'a Service,
-    port: u16,
-    client: Option<&'a str>,
-}
-
-impl Parent<'_> {
-    fn metadata(&self) -> Metadata {
-        wire::service_meta(self.name, self.port)
+/// An address that no Service has.
+fn outside(
+    settings: &Settings,
+    index: &Reader<'_>,
+    client: Option<&Arc<str>>,
+    address: SocketAddr,
+) -> Outbound {
+    let mut cluster = settings.mesh.cluster_networks.iter();
+    if cluster.any(|net| net.contains(&address.ip())) {
+        return Outbound::NotFound;
     }
-
-    fn policy(&self) -> OutboundPolicy {
-        let Some(port) = self.service.port(self.port) else {
-            return policy(self.metadata(), protocol::Kind::Opaque(undefined_port()));
-        };
-        let opaque_port = self
-            .service
-            .is_opaque(self.port, &self.settings.mesh.default_opaque_ports);
-        let kind = match port.app_protocol {
-            Some(AppProtocol::Http1) => protocol::Kind::Http1(protocol::Http1 {
-                routes: self.http_routes(),
-                failure_accrual: None,
-            }),
-            Some(AppProtocol::Http2) => protocol::Kind::Http2(protocol::Http2 {
-                routes: self.http_routes(),
-                failure_accrual: None,
-            }),
-            Some(AppProtocol::Opaque) => protocol::Kind::Opaque(self.opaque()),
-            None if opaque_port => protocol::Kind::Opaque(self.opaque()),
-            None => {
-                let routes = self.http_routes();
-                detect(self.opaque(), routes)
-            }
-        };
-        policy(self.metadata(), kind)
-    }
-
-    fn opaque(&self) -> protocol::Opaque {
-        opaque(
-            "opaq",
-            backends::service(self.settings, self.name, self.port),
-        )
-    }
-
-    /// The routes that count for this client: those of the Service's namespace (producer) and those of the client's own
-    /// (consumer), oldest first.
-    fn attached(&self) -> Vec<&Route> {
-        let counts = |route: &&Route| {
-            let namespace = &*route.name.namespace;
-            let ours = namespace == &*self.name.namespace || Some(namespace) == self.client;
-            ours && route.parents.iter().any(|parent| {
-                parent.kind == RouteParentKind::Service
-                    && parent.name == *self.name
-                    && parent.port.is_none_or(|port| port == self.port)
-                    && (parent.accepted || self.assume_accepted())
-            })
-        };
-        self.index
-            .routes(RouteParentKind::Service, self.name)
-            .into_iter()
-            .filter(counts)
-            .collect()
-    }
-
-    /// Where nobody writes statuses, a route is accepted as its controller would: a headless Service is no parent.
-    fn assume_accepted(&self) -> bool {
-        self.settings.mesh.assume_accepted && !self.service.cluster_ips.is_empty()
-    }
-}
-
-fn policy(metadata: Metadata, kind: protocol::Kind) -> OutboundPolicy {
-    OutboundPolicy {
-        protocol: Some(api::ProxyProtocol { kind: Some(kind) }),
-        metadata: Some(metadata),
-    }
-}
-
-fn detect(opaque: protocol::Opaque, routes: Vec<api::HttpRoute>) -> protocol::Kind {
-    protocol::Kind::Detect(protocol::Detect {
-        timeout: wire::duration(DETECT_TIMEOUT),
-        opaque: Some(opaque),
-        http1: Some(protocol::Http1 {
-            routes: routes.clone(),
-            failure_accrual: None,
-        }),
-        http2: Some(protocol::Http2 {
-            routes,
-            failure_accrual: None,
-        }),
-    })
-}
-
-fn opaque(name: &str, backend: api::Backend) -> protocol::Opaque {
-    let backends = vec![api::opaque_route::RouteBackend {
-        backend: Some(backend),
-        filters: Vec::new(),
-    }];
-    let kind = api::opaque_route::distribution::Kind::FirstAvailable(
-        api::opaque_route::distribution::FirstAvailable { backends },
-    );
-    opaque_route(name, kind, Vec::new())
-}
-
-fn opaque_route(
-    name: &str,
-    kind: api::opaque_route::distribution::Kind,
-    filters: Vec<api::opaque_route::Filter>,
-) -> protocol::Opaque {
-    let backends = Some(api::opaque_route::Distribution { kind: Some(kind) });
-    let rules = vec![api::opaque_route::Rule { backends, filters }];
-    protocol::Opaque {
-        routes: vec![api::OpaqueRoute {
-            metadata: Some(wire::default_meta(name)),
-            rules,
-        }],
-    }
-}
-
-/// A port that the Service does not declare is closed at once, as kube-proxy would (case T15).
-fn undefined_port() -> protocol::Opaque {
-    use linkerd2_proxy_api::opaque_route::Forbidden;
-    let forbidden = api::opaque_route::Filter {
-        kind: Some(api::opaque_route::filter::Kind::Forbidden(Forbidden {})),
+    let Some(network) = egress_network(settings, index, client, address) else {
+        return Outbound::Known(Arc::new(parent::fallback(address)), Speaker::Nobody);
     };
-    let empty =
-        api::opaque_route::distribution::Kind::Empty(api::opaque_route::distribution::Empty {});
-    opaque_route("undefined-port", empty, vec![forbidden])
+    let parent = Parent {
+        settings,
+        index,
+        target: Target::EgressNetwork(network, address),
+        port: address.port(),
+        client: client.map(AsRef::as_ref),
+    };
+    let speaker = Speaker::EgressNetwork(Arc::clone(network));
+    Outbound::Known(Arc::new(parent.policy()), speaker)
 }
 
-/// An address outside of the cluster that nothing speaks for.
-fn egress_fallback(address: SocketAddr) -> OutboundPolicy {
-    const NAME: &str = "egress-fallback";
-    let backend = backends::forward(NAME, address);
-    let routes = vec![routes::default_route(NAME, backend.clone())];
-    policy(
-        wire::default_meta(NAME),
-        detect(opaque(NAME, backend), routes),
-    )
+/// Of the client's namespace if that has any at all, else of the global one: the smallest network, then the oldest, then
+/// the first by name (contract 8.2).
+fn egress_network<'a>(
+    settings: &Settings,
+    index: &Reader<'a>,
+    client: Option<&Arc<str>>,
+    address: SocketAddr,
+) -> Option<&'a Arc<EgressNetwork>> {
+    let own = client.map(|namespace| index.egress_networks(namespace));
+    let networks = match own {
+        Some(own) if !own.is_empty() => own,
+        _ => index.egress_networks(&settings.global_egress_namespace.as_str().into()),
+    };
+    let matching = networks
+        .into_iter()
+        .filter_map(|network| Some((network.prefix_of(address.ip())?, network)));
+    // They come in the order of names, and min_by_key takes the first of equals.
+    let (_, network) =
+        matching.min_by_key(|(prefix, network)| (Reverse(*prefix), network.created))?;
+    Some(network)
 }
 
 /// The messages of one `Watch`.
 pub(crate) struct OutboundStream {
     subscription: Subscription<OutboundQuery>,
     first: Option<Arc<OutboundPolicy>>,
+    speaker: Speaker,
 }
 
 impl OutboundStream {
     /// `None` for a target nothing is known of.
     pub(crate) fn new(mut subscription: Subscription<OutboundQuery>) -> Option<Self> {
         match subscription.latest() {
-            Outbound::Known(first) => Some(Self {
+            Outbound::Known(first, speaker) => Some(Self {
                 subscription,
                 first: Some(first),
+                speaker,
             }),
             Outbound::NotFound => None,
         }
@@ -258,7 +162,13 @@ impl Source for OutboundStream {
             return Ok(OutboundPolicy::clone(&first));
         }
         match self.subscription.changed().await {
-            Outbound::Known(policy) => Ok(OutboundPolicy::clone(&policy)),
+            Outbound::Known(policy, speaker) if speaker == self.speaker => {
+                Ok(OutboundPolicy::clone(&policy))
+            }
+            // The end of a stream is no fault, so its status is Ok.
+            Outbound::Known(..) => Err(Status::ok(
+                "something else speaks for the target: ask again",
+            )),
             // The client must not keep sending to a Service that has gone; it asks again and hears the same.
             Outbound::NotFound => Err(Status::not_found("the target is not known any more")),
         }

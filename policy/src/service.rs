@@ -20,7 +20,7 @@ use weft_cluster::{Authority, Host, Name, Shared, Views, Workload};
 use weft_runtime::grpc::{self, Calls, Limits, Updates};
 
 use crate::{
-    inbound::{InboundQuery, InboundStream},
+    inbound::{InboundQuery, InboundStream, InboundWorkload},
     outbound::{Outbound, OutboundQuery, OutboundStream, OutboundTarget},
     settings::Settings,
 };
@@ -79,13 +79,19 @@ impl Policies {
         let workload = Workload::from_policy(&spec.workload).ok_or_else(|| {
             Status::invalid_argument("the workload is neither JSON nor <namespace>:<pod>")
         })?;
-        match (workload.namespace, workload.pod) {
-            (Some(namespace), Some(pod)) => Ok(InboundQuery {
-                pod: Name::new(&namespace, &pod),
-                port,
-            }),
-            _ => Err(Status::not_found("external workloads are not known")),
-        }
+        let namespace = workload.namespace.as_deref();
+        let workload = match (namespace, workload.pod, workload.external_workload) {
+            (Some(namespace), Some(pod), _) => InboundWorkload::Pod(Name::new(namespace, &pod)),
+            (Some(namespace), None, Some(external)) => {
+                InboundWorkload::External(Name::new(namespace, &external))
+            }
+            _ => {
+                return Err(Status::not_found(
+                    "the workload has no namespace or no name",
+                ));
+            }
+        };
+        Ok(InboundQuery { workload, port })
     }
 
     fn traffic_query(&self, spec: TrafficSpec) -> Result<OutboundQuery, Status> {
@@ -144,7 +150,7 @@ impl Policies {
 
     fn watch_inbound(&self, spec: &PortSpec) -> Result<InboundStream, Status> {
         let query = Self::port_query(spec)?;
-        let unknown = no_such_pod(&query);
+        let unknown = no_such_workload(&query);
         let subscription = self.inbound.subscribe(query).map_err(grpc::exhausted)?;
         InboundStream::new(subscription).ok_or(unknown)
     }
@@ -154,8 +160,11 @@ fn no_such_target() -> Status {
     Status::not_found("no Service has this name or address")
 }
 
-fn no_such_pod(query: &InboundQuery) -> Status {
-    Status::not_found(format!("pod {} is unknown or has no proxy", query.pod))
+fn no_such_workload(query: &InboundQuery) -> Status {
+    Status::not_found(match &query.workload {
+        InboundWorkload::Pod(name) => format!("pod {name} is unknown or has no proxy"),
+        InboundWorkload::External(name) => format!("external workload {name} is unknown"),
+    })
 }
 
 fn port(number: u32) -> Result<u16, Status> {
@@ -172,7 +181,7 @@ impl InboundServerPolicies for Policies {
         let found =
             Self::port_query(request.get_ref()).and_then(|query| match self.inbound.once(&query) {
                 Some(server) => Ok(Server::clone(&server)),
-                None => Err(no_such_pod(&query)),
+                None => Err(no_such_workload(&query)),
             });
         call.answer(found)
     }
@@ -195,7 +204,7 @@ impl OutboundPolicies for Policies {
         let call = self.calls.unary(OUTBOUND, "Get");
         let found = self.traffic_query(request.into_inner()).and_then(|query| {
             match self.outbound.once(&query) {
-                Outbound::Known(policy) => Ok(OutboundPolicy::clone(&policy)),
+                Outbound::Known(policy, _) => Ok(OutboundPolicy::clone(&policy)),
                 Outbound::NotFound => Err(no_such_target()),
             }
         });

@@ -13,6 +13,8 @@ pub struct Settings {
     pub default_policy: DefaultPolicy,
     /// Where probes come from.
     pub probe_networks: Vec<IpNet>,
+    /// Namespace whose EgressNetworks count for clients in namespaces without any.
+    pub global_egress_namespace: String,
     /// Clients may set retries and time limits by `l5d-*` headers.
     pub allow_l5d_request_headers: bool,
     /// Largest number of different targets watched at a time, inbound and outbound each.
@@ -31,6 +33,7 @@ impl Settings {
                 cluster_only: false,
             },
             probe_networks: all_networks().to_vec(),
+            global_egress_namespace: "linkerd-egress".to_owned(),
             allow_l5d_request_headers: false,
             max_targets: 100_000,
             max_streams: 100_000,

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use linkerd2_proxy_api::{
+    grpc_route,
     http_route::{
         self as api, header_match, host_match, path_match, path_modifier, query_param_match,
     },
     http_types::{self, HttpMethod},
     meta::{Metadata, Resource, metadata::Kind},
+    tls_route::{SniMatch, sni_match},
 };
 use weft_cluster::{
     Name,
-    index::{HeaderFilter, HostMatch, PathMatch, Route, RouteMatch, TextMatch},
+    index::{GrpcMatch, HeaderFilter, HostMatch, PathMatch, Route, RouteMatch, TextMatch},
     objects::route::{self, PathModifier, Redirect},
 };
 
@@ -51,11 +53,26 @@ pub(crate) fn service_meta(name: &Name, port: u16) -> Metadata {
     })
 }
 
+/// Names an EgressNetwork, and the port in it.
+pub(crate) fn egress_meta(name: &Name, port: u16) -> Metadata {
+    resource_meta(Resource {
+        namespace: name.namespace.to_string(),
+        port: u32::from(port),
+        ..resource("policy.linkerd.io", "EgressNetwork", &name.name)
+    })
+}
+
 /// Names a route.
+pub(crate) fn route_resource(route: &Route) -> Resource {
+    let api = route.kind.api();
+    resource(api.group, api.kind, &route.name.name)
+}
+
+/// Names a route with its namespace, as clients see it.
 pub(crate) fn route_meta(route: &Route) -> Metadata {
     resource_meta(Resource {
         namespace: route.name.namespace.to_string(),
-        ..resource(route.group.as_str(), "HTTPRoute", &route.name.name)
+        ..route_resource(route)
     })
 }
 
@@ -78,6 +95,20 @@ pub(crate) fn hosts(hosts: &[HostMatch]) -> Vec<api::HostMatch> {
             r#match: Some(wire(host)),
         })
         .collect()
+}
+
+/// The server names of a TLSRoute.
+pub(crate) fn server_names(names: &[HostMatch]) -> Vec<SniMatch> {
+    let wire = |name: &HostMatch| match name {
+        HostMatch::Exact(name) => sni_match::Match::Exact(name.clone()),
+        HostMatch::Suffix(labels) => sni_match::Match::Suffix(sni_match::Suffix {
+            reverse_labels: labels.clone(),
+        }),
+    };
+    let wire = |name| SniMatch {
+        r#match: Some(wire(name)),
+    };
+    names.iter().map(wire).collect()
 }
 
 /// A match of everything.
@@ -110,6 +141,29 @@ fn one_match(m: &RouteMatch) -> api::HttpRouteMatch {
         query_params: m.query.iter().map(query_match).collect(),
         method: m.method.as_deref().map(method),
     }
+}
+
+/// A match of every gRPC request: empty names match all.
+pub(crate) fn grpc_match_all() -> grpc_route::GrpcRouteMatch {
+    grpc_route::GrpcRouteMatch {
+        rpc: Some(grpc_route::GrpcRpcMatch::default()),
+        headers: Vec::new(),
+    }
+}
+
+/// The matches of a gRPC rule; one without any matches everything.
+pub(crate) fn grpc_matches(matches: &[GrpcMatch]) -> Vec<grpc_route::GrpcRouteMatch> {
+    if matches.is_empty() {
+        return vec![grpc_match_all()];
+    }
+    let wire = |m: &GrpcMatch| grpc_route::GrpcRouteMatch {
+        rpc: Some(grpc_route::GrpcRpcMatch {
+            service: m.service.clone().unwrap_or_default(),
+            method: m.method.clone().unwrap_or_default(),
+        }),
+        headers: m.headers.iter().map(header_match).collect(),
+    };
+    matches.iter().map(wire).collect()
 }
 
 fn header_match(m: &TextMatch) -> api::HeaderMatch {

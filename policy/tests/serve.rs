@@ -32,6 +32,12 @@ kind: Server
 metadata: {name: web}
 spec: {podSelector: {matchLabels: {app: web}}, port: http}
 ";
+const EGRESS: &str = "
+apiVersion: policy.linkerd.io/v1alpha1
+kind: EgressNetwork
+metadata: {name: out}
+spec: {trafficPolicy: Deny}
+";
 
 #[tokio::test]
 async fn policies_of_a_directory_follow_its_files() {
@@ -48,10 +54,7 @@ async fn policies_of_a_directory_follow_its_files() {
     let channel = Channel::from_shared(format!("http://{}", listener.local_addr().expect("bound")))
         .expect("an address");
     let shutdown = CancellationToken::new();
-    let mesh = MeshSettings {
-        assume_accepted: true,
-        ..MeshSettings::default()
-    };
+    let mesh = MeshSettings::default();
     let serving = serve_on(
         listener,
         Settings::new(mesh),
@@ -172,6 +175,29 @@ async fn policies_of_a_directory_follow_its_files() {
         outbound.get(nothing).await.expect_err("no target").code(),
         Code::InvalidArgument
     );
+
+    // Outside of the cluster a watch ends, without an error, when something else speaks for the address.
+    let target = Some(Target::Addr(
+        "93.184.216.34:443"
+            .parse::<std::net::SocketAddr>()
+            .expect("an address")
+            .into(),
+    ));
+    let mut outside = outbound
+        .watch(TrafficSpec {
+            source_workload: workload.to_owned(),
+            target,
+        })
+        .await
+        .expect("open")
+        .into_inner();
+    outside.message().await.expect("open").expect("a message");
+    fs::write(directory.path().join("egress.yaml"), EGRESS).expect("written");
+    source.reload();
+    let ended = timeout(Duration::from_secs(5), outside.message())
+        .await
+        .expect("in time");
+    assert_eq!(ended.expect("no error"), None);
 
     shutdown.cancel();
     assert!(matches!(

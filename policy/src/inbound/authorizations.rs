@@ -6,18 +6,17 @@ use linkerd2_proxy_api::{
     meta::Metadata,
 };
 use weft_cluster::{
-    DefaultPolicy, Kind,
+    DefaultPolicy,
     index::{
         AuthenticationRef, Authorization, AuthorizationTarget, ClientAuthentication, Identities,
         NetworkMatch, Route, Server, ServerChoice,
     },
-    objects::route::RouteGroup,
 };
 
 use super::{Port, labels};
 use crate::{settings::all_networks, wire};
 
-const GROUP: &str = "policy.linkerd.io";
+pub(super) const GROUP: &str = "policy.linkerd.io";
 
 impl Port<'_> {
     /// The authorizations of a default policy.
@@ -55,7 +54,7 @@ impl Port<'_> {
             .filter(|policy| match &policy.target {
                 AuthorizationTarget::Server(name) => *name == server.name.name,
                 AuthorizationTarget::Namespace => true,
-                AuthorizationTarget::HttpRoute(..) => false,
+                AuthorizationTarget::Route(..) => false,
             });
         let mut authorizations: Vec<Authz> = policies
             .filter_map(|policy| self.by_policy(policy))
@@ -90,12 +89,8 @@ impl Port<'_> {
 
     /// Those that a route adds to its Server's.
     pub(super) fn route_authorizations(&self, route: &Route) -> Vec<Authz> {
-        let kind = match route.group {
-            RouteGroup::Policy => Kind::PolicyHttpRoute,
-            RouteGroup::Gateway => Kind::GatewayHttpRoute,
-        };
         let policies = self.index.authorizations(&route.name.namespace).into_iter();
-        let target = AuthorizationTarget::HttpRoute(kind, route.name.name.clone());
+        let target = AuthorizationTarget::Route(route.kind, route.name.name.clone());
         policies
             .filter(|policy| policy.target == target)
             .filter_map(|policy| self.by_policy(policy))
@@ -132,14 +127,15 @@ impl Port<'_> {
 
     fn networks_or_cluster(&self, given: Option<&[NetworkMatch]>) -> Vec<api::Network> {
         match given {
-            Some(given) if !given.is_empty() => given
+            // An empty list lets nobody in; only an absent one means the cluster.
+            Some(given) => given
                 .iter()
                 .map(|network| api::Network {
                     net: Some(network.net.into()),
                     except: network.except.iter().map(|net| (*net).into()).collect(),
                 })
                 .collect(),
-            _ => networks(&self.settings.mesh.cluster_networks),
+            None => networks(&self.settings.mesh.cluster_networks),
         }
     }
 
@@ -148,7 +144,12 @@ impl Port<'_> {
         let mut exact = Vec::new();
         let mut suffixes = Vec::new();
         let suffix = |name: &str| IdentitySuffix {
-            parts: name.split('.').map(str::to_owned).collect(),
+            parts: name
+                .strip_suffix('.')
+                .unwrap_or(name)
+                .split('.')
+                .map(str::to_owned)
+                .collect(),
         };
         for name in &identities.names {
             match name.strip_prefix("*.") {

@@ -1,5 +1,7 @@
 //! Inbound policy: selection, defaults, authorizations, routes; and that watched states are never stale.
 
+mod grants;
+mod rate_limit;
 mod routes;
 
 use std::path::Path;
@@ -26,14 +28,13 @@ fn settings() -> Settings {
     let cluster_networks = vec!["10.0.0.0/8".parse().expect("a network")];
     Settings::new(MeshSettings {
         cluster_networks,
-        assume_accepted: true,
         ..MeshSettings::default()
     })
 }
 
 fn query(port: u16) -> InboundQuery {
     InboundQuery {
-        pod: Name::new("default", "p"),
+        workload: InboundWorkload::Pod(Name::new("default", "p")),
         port,
     }
 }
@@ -450,7 +451,7 @@ fn universe() -> Vec<[Object; 2]> {
         .replace("HTTP/1", "opaque");
     vec![
         pair(POD, &annotated("config.linkerd.io/opaque-ports: http")),
-        pair(SERVER, &SERVER.replace("HTTP/1", "HTTP/2")),
+        pair(SERVER, &SERVER.replace("HTTP/1", "gRPC")),
         pair(&older, &older.replace("app: web", "app: other")),
         pair(
             &policy("a", TO_SERVER, ACCOUNTS),
@@ -467,13 +468,25 @@ fn universe() -> Vec<[Object; 2]> {
         pair(&routes[0], &routes[1]),
         [nets.clone(), nets],
         [accounts.clone(), accounts],
+        pair(
+            &routes::grpc_route("g", ""),
+            &routes::grpc_route("g", "matches: [{method: {service: a.B}}]"),
+        ),
+        pair(&limit(10), &limit(20)),
     ]
+}
+
+fn limit(total: u32) -> String {
+    format!(
+        "apiVersion: policy.linkerd.io/v1alpha1\nkind: HTTPLocalRateLimitPolicy\nmetadata: {{name: l}}\n\
+         spec: {{targetRef: {{group: policy.linkerd.io, kind: Server, name: web}}, total: {{requestsPerSecond: {total}}}}}\n"
+    )
 }
 
 proptest! {
     /// A watched state is what somebody who asks now gets, whatever has changed in which order: no dependency is missed.
     #[test]
-    fn watched_policies_are_never_stale(steps in prop::collection::vec((0..8usize, 0..3usize), 1..40)) {
+    fn watched_policies_are_never_stale(steps in prop::collection::vec((0..10usize, 0..3usize), 1..40)) {
         let (shared, views) = views(settings(), &[]);
         let mut watched = views.subscribe(query(8080)).expect("room");
         let universe = universe();

@@ -1,16 +1,21 @@
 //! Outbound policy: lookups, protocols, routes, backends; and that watched states are never stale.
 
+mod egress;
+mod protocols;
+mod traffic;
+
 use std::path::Path;
 
 use linkerd2_proxy_api::{
     http_route::Timeouts,
-    meta::{Resource, metadata::Kind as Meta},
-    outbound::{backend, http_route as rules, proxy_protocol::Kind as Protocol},
+    meta::{Metadata, Resource, metadata::Kind as Meta},
+    outbound::{self as api, backend, http_route as rules, proxy_protocol::Kind as Protocol},
 };
 use proptest::prelude::*;
 use weft_cluster::{MeshSettings, Object, Shared, Views, manifests};
 
 use super::*;
+use crate::wire;
 
 fn objects(text: &str) -> Vec<Object> {
     manifests::parse(Path::new("test.yaml"), text).expect("valid")
@@ -21,14 +26,8 @@ fn views(texts: &[&str]) -> (Arc<Shared>, Arc<Views<OutboundQuery>>) {
     for object in texts.iter().flat_map(|text| objects(text)) {
         assert_eq!(shared.apply(&object).invalid, []);
     }
-    let mesh = MeshSettings {
-        assume_accepted: true,
-        ..MeshSettings::default()
-    };
-    (
-        Arc::clone(&shared),
-        Views::new(shared, Settings::new(mesh), 100),
-    )
+    let settings = Settings::new(MeshSettings::default());
+    (Arc::clone(&shared), Views::new(shared, settings, 100))
 }
 
 fn at(address: &str) -> OutboundQuery {
@@ -40,7 +39,7 @@ fn at(address: &str) -> OutboundQuery {
 
 fn ask(query: &OutboundQuery, texts: &[&str]) -> OutboundPolicy {
     match views(texts).1.once(query) {
-        Outbound::Known(policy) => OutboundPolicy::clone(&policy),
+        Outbound::Known(policy, _) => OutboundPolicy::clone(&policy),
         Outbound::NotFound => panic!("not found"),
     }
 }
@@ -533,9 +532,23 @@ async fn a_stream_ends_when_its_target_goes() {
     );
 }
 
+fn egress_network(name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: policy.linkerd.io/v1alpha1\nkind: EgressNetwork\nmetadata: {{{name}}}\nspec: {{{spec}}}\n"
+    )
+}
+
+/// Everything that the policies below can depend on; each object in two versions.
 fn universe() -> Vec<[Object; 2]> {
     let pair = |a: &str, b: &str| [objects(a).remove(0), objects(b).remove(0)];
     let split = |name: &str| format!("backendRefs: [{{name: {name}, port: 8080}}]");
+    let grpc = route(GATEWAY, "name: g", "", "").replace("HTTPRoute", "GRPCRoute");
+    let egress = "parentRefs: [{group: policy.linkerd.io, kind: EgressNetwork, name: all, namespace: linkerd-egress}]";
+    let tcp = format!(
+        "apiVersion: gateway.networking.k8s.io/v1alpha2\nkind: TCPRoute\nmetadata: {{name: t, namespace: linkerd-egress}}\n\
+         spec: {{{egress}, rules: [{{}}]}}\n"
+    );
+    let global = "name: all, namespace: linkerd-egress";
     vec![
         pair(
             WEB,
@@ -550,23 +563,56 @@ fn universe() -> Vec<[Object; 2]> {
             &route(POLICY, "name: r, namespace: shop", "", ""),
             &route(POLICY, "name: r, namespace: shop", ", port: 81", ""),
         ),
+        pair(
+            &grpc,
+            &grpc.replace("namespace: default", "namespace: default, port: 80"),
+        ),
+        pair(
+            &egress_network(global, "trafficPolicy: Allow"),
+            &egress_network(
+                global,
+                "trafficPolicy: Deny, networks: [{cidr: 10.0.0.0/7}]",
+            ),
+        ),
+        pair(
+            &egress_network(
+                "name: own, namespace: shop",
+                "trafficPolicy: Deny, networks: [{cidr: 93.0.0.0/8}]",
+            ),
+            &egress_network(
+                "name: own, namespace: shop",
+                "trafficPolicy: Deny, networks: [{cidr: 94.0.0.0/8}]",
+            ),
+        ),
+        pair(
+            &tcp,
+            &tcp.replace(
+                "rules: [{}]",
+                "rules: [{backendRefs: [{name: web, namespace: default, port: 80}]}]",
+            ),
+        ),
     ]
 }
 
 proptest! {
     /// A watched state is what somebody who asks now gets, whatever has changed in which order: no dependency is missed.
     #[test]
-    fn watched_policies_are_never_stale(steps in prop::collection::vec((0..4usize, 0..3usize), 1..40)) {
+    fn watched_policies_are_never_stale(steps in prop::collection::vec((0..8usize, 0..3usize), 1..40)) {
         let (shared, views) = views(&[]);
-        let query = OutboundQuery { client_namespace: Some("shop".into()), ..at("10.96.0.10:80") };
-        let mut watched = views.subscribe(query.clone()).expect("room");
+        let queries = ["10.96.0.10:80", "93.184.216.34:443"].map(|address| OutboundQuery {
+            client_namespace: Some("shop".into()),
+            ..at(address)
+        });
+        let mut watched = queries.clone().map(|query| views.subscribe(query).expect("room"));
         let universe = universe();
         for (object, what) in steps {
             match universe[object].get(what) {
                 Some(version) => shared.apply(version),
                 None => shared.delete(&universe[object][0].reference()),
             };
-            prop_assert_eq!(watched.latest(), views.once(&query));
+            for (query, watched) in queries.iter().zip(&mut watched) {
+                prop_assert_eq!(watched.latest(), views.once(query));
+            }
         }
     }
 }

@@ -109,25 +109,141 @@ fn attached_routes_replace_the_default_ones() {
         (texts(&["for-b"]), vec![])
     );
     assert_eq!(names(&server.authorizations), ["for-all"]);
+}
 
-    // Where statuses are written, they count.
-    let strict = Settings {
-        mesh: MeshSettings {
-            assume_accepted: false,
-            ..settings().mesh
-        },
-        ..settings()
+#[test]
+fn a_server_takes_routes_of_its_own_namespace_only() {
+    let elsewhere = route("a", "2026-02-01T00:00:00Z", "")
+        .replace("{name: a,", "{name: a, namespace: shop,")
+        .replace("name: web}", "name: web, namespace: default}");
+    let server = ask(settings(), 8080, &[POD, SERVER, &elsewhere]);
+    let [default, _probe] = routes_of(&server) else {
+        panic!("the default routes")
     };
+    assert_eq!(default.metadata, Some(wire::default_meta("default")));
+}
+
+const GRPC_SERVER: &str = "
+apiVersion: policy.linkerd.io/v1beta3
+kind: Server
+metadata: {name: web}
+spec: {podSelector: {matchLabels: {app: web}}, port: http, proxyProtocol: gRPC}
+";
+
+pub(super) fn grpc_route(name: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata: {{name: {name}, creationTimestamp: '2026-01-01T00:00:00Z'}}
+spec:
+  parentRefs: [{{group: policy.linkerd.io, kind: Server, name: web}}]
+  hostnames: [web]
+  rules: [{{{rule}}}]
+"
+    )
+}
+
+fn grpc_routes_of(server: &api::Server) -> &[api::GrpcRoute] {
+    match server.protocol.as_ref().and_then(|p| p.kind.as_ref()) {
+        Some(Protocol::Grpc(grpc)) => &grpc.routes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn grpc_routes_of_a_grpc_server() {
+    let default = ask(settings(), 8080, &[POD, GRPC_SERVER]);
+    let [only] = grpc_routes_of(&default) else {
+        panic!("one route")
+    };
+    assert_eq!(only.metadata, Some(wire::default_meta("default")));
+    assert_eq!(only.rules[0].matches, [wire::grpc_match_all()]);
+
+    let rule = "matches: [{method: {service: a.B, method: C}, headers: [{name: x, value: y}]}, {method: {service: a.D}}], \
+        filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x, value: y}]}}]";
+    let to_route = "{group: gateway.networking.k8s.io, kind: GRPCRoute, name: g}";
+    let objects = [
+        POD.to_owned(),
+        GRPC_SERVER.to_owned(),
+        AUTHENTICATIONS.to_owned(),
+        grpc_route("g", rule),
+        route("h", "2025-01-01T00:00:00Z", ""),
+        policy("for-g", to_route, ACCOUNTS),
+    ];
+    let all: Vec<&str> = objects.iter().map(String::as_str).collect();
+    let server = ask(settings(), 8080, &all);
+    let [g] = grpc_routes_of(&server) else {
+        panic!("one route")
+    };
+    let resource = wire::resource("gateway.networking.k8s.io", "GRPCRoute", "g");
+    assert_eq!(g.metadata, Some(wire::resource_meta(resource)));
+    assert_eq!((g.hosts.len(), g.rules.len()), (1, 1));
+    let rpcs: Vec<_> = g.rules[0]
+        .matches
+        .iter()
+        .map(|m| {
+            let rpc = m.rpc.clone().expect("set");
+            (rpc.service, rpc.method, m.headers.len())
+        })
+        .collect();
     assert_eq!(
-        routes_of(&ask(strict.clone(), 8080, &all))[0].metadata,
-        Some(wire::default_meta("default"))
+        rpcs,
+        [
+            ("a.B".to_owned(), "C".to_owned(), 1),
+            ("a.D".to_owned(), String::new(), 0)
+        ]
     );
-    let status = "status: {parents: [{parentRef: {group: policy.linkerd.io, kind: Server, name: web}, controllerName: linkerd.io/policy-controller, \
-        conditions: [{type: Accepted, status: 'True', reason: Accepted, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}]}]}";
-    let accepted = format!("{}{status}\n", route("c", "2026-01-01T00:00:00Z", ""));
-    let found = ask(strict, 8080, &[POD, SERVER, &objects[3], &accepted]);
+    assert_eq!(g.rules[0].filters.len(), 1);
+    let names: Vec<_> = g.authorizations.iter().map(|a| &a.labels["name"]).collect();
+    assert_eq!(names, ["for-g"]);
+}
+
+#[test]
+fn r01_probes_are_let_in_under_deny_whatever_their_path_looks_like() {
+    let pod = POD.replace("'/live?x=1'", "'live#top'");
+    let server = ask(settings(), 8080, &[&pod, SERVER]);
+    assert_eq!(server.authorizations, [], "default-deny");
+    let [_, probe] = routes_of(&server) else {
+        panic!("two routes")
+    };
+    let shown = format!("{:?}", probe.rules[0].matches);
+    assert!(
+        shown.contains("\"/live\"") && shown.contains("\"/ready\""),
+        "{shown}"
+    );
+    assert_eq!(probe.authorizations.len(), 1);
+}
+
+#[test]
+fn r03_probes_by_grpc_are_let_in_where_clients_need_an_identity() {
+    let pod = POD.replace(
+        "livenessProbe: {httpGet: {path: '/live?x=1', port: http}}",
+        "livenessProbe: {grpc: {port: 8080, service: app}}",
+    );
+    let server = ask(settings(), 8080, &[&pod, SERVER]);
+    let [_, probe] = routes_of(&server) else {
+        panic!("two routes")
+    };
+    let shown = format!("{:?}", probe.rules[0].matches);
+    assert!(
+        shown.contains("\"/grpc.health.v1.Health/Check\"") && shown.contains("\"/ready\""),
+        "{shown}"
+    );
+
+    let server = ask(settings(), 8080, &[&pod, GRPC_SERVER]);
+    let [_, probe] = grpc_routes_of(&server) else {
+        panic!("two routes")
+    };
+    assert_eq!(probe.metadata, Some(wire::default_meta("probe")));
+    let rpc = probe.rules[0].matches[0].rpc.clone().expect("set");
     assert_eq!(
-        routes_of(&found).iter().map(name).collect::<Vec<_>>(),
-        [triple("policy.linkerd.io", "HTTPRoute", "c")]
+        (rpc.service.as_str(), rpc.method.as_str()),
+        ("grpc.health.v1.Health", "Check")
     );
+    assert_eq!(
+        show(&probe.authorizations[0]),
+        (texts(&["0.0.0.0/0", "::/0"]), texts(&["*"]))
+    );
+    let unprobed = ask(settings(), 8080, &[POD, GRPC_SERVER]);
+    assert_eq!(grpc_routes_of(&unprobed).len(), 1);
 }
