@@ -1,8 +1,10 @@
 //! `weft destination`: the flags of Linkerd's destination and policy controllers (contract 8.1, 8.2), turned into the settings
 //! of `weft_destination` and `weft_policy`, which run here over one index. The services live in their own crates.
 
+mod controllers;
+mod source;
+
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,29 +13,30 @@ use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use weft_cluster::manifests::LocalMesh;
-use weft_cluster::{DefaultPolicy, ManifestSource, MeshSettings, Shared};
+use weft_cluster::{DefaultPolicy, MeshSettings, Shared};
 use weft_core::{name::PortSet, parse};
 use weft_destination::{Http2Params, OutboundTransport};
 use weft_runtime::metrics::Registry;
 use weft_runtime::{grpc, process, service_admin};
 
 use crate::flags::{LogArgs, listen_address};
+use controllers::{ControllerArgs, Controllers};
+use source::SourceArgs;
 
 /// Idle series leave after this time; the same as in proxies.
 const RETAIN_METRICS: Duration = Duration::from_secs(600);
 /// How often idle series are looked for.
 const SWEEP_METRICS: Duration = Duration::from_secs(60);
 
-/// Serves discovery and policy from a directory of manifests. Flags may be written with one dash or two.
+/// Serves discovery and policy from a cluster or from a directory of manifests. Flags may be written with one dash or two.
 #[derive(Args, Clone, Debug)]
 pub struct DestinationArgs {
-    /// Directory of Kubernetes manifests (*.yaml, *.yml, *.json); it is watched.
-    #[arg(long)]
-    pub manifests: PathBuf,
-    /// The manifests are a dump of a cluster: give no ClusterIPs, make no endpoints, mark no pods as meshed.
-    #[arg(long)]
-    pub as_written: bool,
+    /// Where objects come from.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// What is done on a cluster besides.
+    #[command(flatten)]
+    pub controllers: ControllerArgs,
     /// Address of discovery; without a host it is every address.
     #[arg(long, default_value = ":8086", value_parser = listen_address)]
     pub addr: SocketAddr,
@@ -76,6 +79,9 @@ pub struct DestinationArgs {
     /// Announce IPv6 endpoints, and prefer them.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_ipv6: bool,
+    /// Namespace whose EgressNetworks count for clients in namespaces that have none.
+    #[arg(long, default_value = "linkerd-egress")]
+    pub global_egress_network_namespace: String,
     /// Clients may set retries and time limits by l5d-* headers.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub allow_l5d_request_headers: bool,
@@ -102,12 +108,6 @@ struct Ignored {
     stream_queue_capacity: Option<String>,
     #[arg(long, hide = true)]
     ext_endpoint_zone_weights: Option<String>,
-    #[arg(long, hide = true)]
-    policy_deployment_name: Option<String>,
-    #[arg(long, hide = true)]
-    global_egress_network_namespace: Option<String>,
-    #[arg(long, hide = true)]
-    patch_timeout_ms: Option<String>,
 }
 
 impl Ignored {
@@ -132,15 +132,6 @@ impl Ignored {
                     .as_ref()
                     .is_some_and(|w| !w.is_empty()),
             ),
-            (
-                "policy-deployment-name",
-                self.policy_deployment_name.is_some(),
-            ),
-            (
-                "global-egress-network-namespace",
-                self.global_egress_network_namespace.is_some(),
-            ),
-            ("patch-timeout-ms", self.patch_timeout_ms.is_some()),
         ];
         given
             .into_iter()
@@ -171,8 +162,7 @@ impl DestinationArgs {
                 .clone()
                 .unwrap_or(default.default_opaque_ports),
             enable_ipv6: self.enable_ipv6,
-            // Nothing writes statuses into a directory.
-            assume_accepted: true,
+            assume_accepted: self.source.is_local(),
         }
     }
 
@@ -194,6 +184,7 @@ impl DestinationArgs {
                 .probe_networks
                 .clone()
                 .map_or(default.probe_networks, |networks| networks.0),
+            global_egress_namespace: self.global_egress_network_namespace.clone(),
             allow_l5d_request_headers: self.allow_l5d_request_headers,
             ..default
         }
@@ -213,32 +204,41 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
     let (discovery, policy) = (args.discovery(), args.policy());
     tracing::info!(?discovery, ?policy, "starting");
     let shared = Shared::new();
-    let local = match args.as_written {
-        true => LocalMesh::nothing(),
-        false => LocalMesh::new(&args.controller_namespace),
-    };
-    let source = ManifestSource::new(args.manifests.clone(), local, Arc::clone(&shared));
-    let loading = Arc::clone(&source);
-    tokio::task::spawn_blocking(move || loading.reload())
-        .await
-        .context("cannot read the manifests")?;
-    let watching = tokio::spawn(Arc::clone(&source).watch(shutdown.clone()));
-
+    let source = args
+        .source
+        .open(&args.controller_namespace, Arc::clone(&shared))
+        .await?;
     let registry = Arc::new(Registry::new(RETAIN_METRICS));
     let metrics = grpc::Metrics::register(&registry);
-    for addr in [args.metrics_addr, args.admin_addr] {
-        let (listener, shared) = (listen(addr).await?, Arc::clone(&shared));
-        let ready = move || match shared.is_filled() {
-            true => Ok(()),
-            false => Err("the manifests have not been read yet".to_owned()),
+    let controllers = match source.client() {
+        None => Controllers::none(),
+        Some(client) => {
+            let (shared, mesh) = (Arc::clone(&shared), args.mesh());
+            let started = args
+                .controllers
+                .start(client, shared, mesh, &registry, shutdown.clone());
+            started.await?
+        }
+    };
+    // Discovery goes on without the webhooks: whether they have certificates is asked at policy's port only.
+    let admin = [
+        (args.metrics_addr, Vec::new()),
+        (args.admin_addr, controllers.certificates.clone()),
+    ];
+    for (addr, certificates) in admin {
+        let source = source.clone();
+        let ready = move || {
+            source.ready()?;
+            Controllers::ready(&certificates)
         };
         tokio::spawn(service_admin::serve(
-            listener,
+            listen(addr).await?,
             ready,
             Arc::clone(&registry),
             shutdown.clone(),
         ));
     }
+    let following = tokio::spawn(source.run(shutdown.clone()));
     tokio::spawn(sweep(Arc::clone(&registry), shutdown.clone()));
     let (discovery_listener, policy_listener) =
         (listen(args.addr).await?, listen(args.grpc_addr).await?);
@@ -254,7 +254,8 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
     );
     shutdown.cancel();
     served.context("serving has failed")?;
-    watching.await.context("watching the manifests has failed")
+    controllers.tasks.join_all().await;
+    following.await.context("following the objects has failed")
 }
 
 async fn sweep(registry: Arc<Registry>, shutdown: CancellationToken) {
@@ -262,6 +263,12 @@ async fn sweep(registry: Arc<Registry>, shutdown: CancellationToken) {
     while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
         registry.sweep(std::time::Instant::now());
     }
+}
+
+/// The name of this pod, by which it holds leases: that of its host, as its variable HOSTNAME.
+fn host_name() -> Result<String> {
+    let name = nix::unistd::gethostname().context("this host has no name")?;
+    Ok(name.to_string_lossy().into_owned())
 }
 
 async fn listen(addr: SocketAddr) -> Result<TcpListener> {
@@ -319,7 +326,8 @@ mod tests {
             "weft --manifests=/m --addr=:8086 --controller-namespace=mesh --outbound-transport-mode=transport-header \
              --enable-h2-upgrade=true --log-level=info --log-format=json --enable-endpoint-slices=true \
              --cluster-domain=example.org --identity-trust-domain=trust.org --default-opaque-ports=25,443 --enable-ipv6=false \
-             --enable-pprof=false --default-policy=cluster-authenticated --cluster-networks=10.0.0.0/8,fd00::/8 \
+             --enable-pprof=false --global-egress-network-namespace=egress --patch-timeout-ms=1000 --policy-deployment-name=d \
+             --default-policy=cluster-authenticated --cluster-networks=10.0.0.0/8,fd00::/8 \
              --meshed-http2-client-params={\"keep_alive\":{\"interval\":{\"seconds\":10},\"timeout\":{\"seconds\":3},\"while_idle\":true}}",
         )
         .expect("accepted");
@@ -338,6 +346,7 @@ mod tests {
             args.policy().default_policy.as_str(),
             "cluster-authenticated"
         );
+        assert_eq!(args.policy().global_egress_namespace, "egress");
         assert_eq!(args.ignored.given().count(), 0);
     }
 
@@ -347,6 +356,16 @@ mod tests {
         assert_eq!(args.mesh().trust_domain, "example.org");
         assert!(args.enable_h2_upgrade && !args.enable_ipv6);
         assert!(parse_args("weft --manifests m --default-policy open").is_err());
-        assert!(parse_args("weft").is_err());
+    }
+
+    #[test]
+    fn a_directory_or_a_cluster() {
+        let cluster = parse_args("weft --kubeconfig k").expect("accepted");
+        assert!(!cluster.mesh().assume_accepted);
+        assert!(!parse_args("weft").expect("in a pod").mesh().assume_accepted);
+        let local = parse_args("weft --manifests m --as-written").expect("accepted");
+        assert!(local.mesh().assume_accepted);
+        assert!(parse_args("weft --manifests m --kubeconfig k").is_err());
+        assert!(parse_args("weft --as-written").is_err());
     }
 }

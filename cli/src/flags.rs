@@ -9,7 +9,7 @@ use clap::Args;
 use weft_runtime::log;
 
 /// The subcommands that charts start with the flags of Go's flag package.
-const SERVICES: [&str; 2] = ["identity", "destination"];
+const SERVICES: [&str; 3] = ["identity", "destination", "injector"];
 
 /// Rewrites the flags of a service, where they have the one dash of Go's flag package (`-addr=:8080`), to the two that clap
 /// knows. Arguments of other subcommands, short flags, numbers and everything after `--` stay as they are.
@@ -67,7 +67,9 @@ impl LogArgs {
     /// # Errors
     /// The directives cannot be read, or logging has started already.
     pub fn start(&self) -> Result<()> {
-        log::init(&self.log_level, self.log_format)
+        // The client of the API server calls each failed connection an error; who asked says what failed, once.
+        let directives = format!("kube_client::client::builder=off,{}", self.log_level);
+        log::init(&directives, self.log_format)
             .context("cannot start logging (--log-level)")?;
         Ok(())
     }

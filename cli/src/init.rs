@@ -161,9 +161,16 @@ impl Firewall {
 }
 
 fn run(program: &str, mut command: Command, input: &str) -> Result<String, InitError> {
-    let missing = |source| InitError::Missing {
-        program: program.to_owned(),
-        source,
+    let missing = |source: std::io::Error| match source.kind() {
+        // Its file asks for capabilities that this container must not have.
+        std::io::ErrorKind::PermissionDenied => InitError::Refused {
+            program: program.to_owned(),
+            message: source.to_string(),
+        },
+        _ => InitError::Missing {
+            program: program.to_owned(),
+            source,
+        },
     };
     let mut child = command
         .stdin(Stdio::piped())

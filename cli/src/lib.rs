@@ -6,7 +6,10 @@ pub mod destination;
 mod flags;
 pub mod identity;
 pub mod init;
+pub mod injector;
 pub mod local;
+pub mod validate_network;
+pub mod wait;
 
 use std::process::ExitCode;
 
@@ -38,9 +41,17 @@ pub enum Command {
     /// Serves the certificate authority
     Identity(identity::IdentityArgs),
     /// Serves discovery and policy
-    Destination(destination::DestinationArgs),
+    Destination(Box<destination::DestinationArgs>),
+    /// Adds the proxy to pods that are created
+    Injector(injector::InjectorArgs),
     /// Redirects the connections of a pod to its proxy
     Init(init::InitArgs),
+    /// Waits until the proxy of a pod is ready; started in pods by the injector
+    #[command(hide = true)]
+    Await(wait::AwaitArgs),
+    /// Checks that a CNI plugin redirects the connections of a pod; started in pods by the injector
+    #[command(hide = true)]
+    ValidateNetwork(validate_network::ValidateArgs),
     /// The network and the supervisor of a mesh on this machine; started by `run`
     #[command(hide = true)]
     MeshHost(local::host::HostArgs),
@@ -85,7 +96,12 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
                 .map(done)
         }
         Command::Identity(args) => single()?.block_on(identity::run(args)).map(done),
-        Command::Destination(args) => single()?.block_on(destination::run(args)).map(done),
+        Command::Injector(args) => single()?.block_on(injector::run(args)).map(done),
+        Command::Await(args) => single()?.block_on(wait::run(args)).map(done),
+        Command::ValidateNetwork(args) => {
+            single()?.block_on(validate_network::run(args)).map(done)
+        }
+        Command::Destination(args) => single()?.block_on(destination::run(*args)).map(done),
     }
 }
 
