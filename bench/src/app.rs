@@ -1,14 +1,17 @@
 //! Owns the application of the bench (`weft-bench app`): answers of fixed sizes over HTTP/1.1, HTTP/2, gRPC and bytes, by
 //! plain hyper on one thread. It knows nothing of proxies.
 
+mod work;
+
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use clap::Args;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -16,7 +19,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::balance::scenario::Scenario;
 use crate::wiring::{PROTOCOLS, Protocol};
+use work::Work;
 
 /// Bytes of an answer.
 pub const BODY: usize = 1024;
@@ -39,6 +44,12 @@ pub struct AppArgs {
     /// Leave the port for bytes to another program
     #[arg(long)]
     pub no_opaque: bool,
+    /// Work on each request as a replica in this scenario does; its change comes with SIGUSR1
+    #[arg(long, value_enum)]
+    pub scenario: Option<Scenario>,
+    /// Number of the replica
+    #[arg(long, default_value_t = 0)]
+    pub replica: usize,
 }
 
 /// Serves until it is killed.
@@ -47,18 +58,25 @@ pub struct AppArgs {
 /// A port is in use.
 pub async fn run(args: AppArgs) -> anyhow::Result<()> {
     let mut serving = tokio::task::JoinSet::new();
+    let work = args
+        .scenario
+        .map(|scenario| Work::new(scenario, args.replica));
+    let work = work.map(Arc::new);
+    if let Some(work) = work.clone() {
+        tokio::spawn(async move { work.wait_for_change().await });
+    }
     for protocol in PROTOCOLS {
         if protocol == Protocol::Opaque && args.no_opaque {
             continue;
         }
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, protocol.app_port())).await?;
-        serving.spawn(accept(listener, protocol));
+        serving.spawn(accept(listener, protocol, work.clone()));
     }
     serving.join_all().await;
     Ok(())
 }
 
-async fn accept(listener: TcpListener, protocol: Protocol) {
+async fn accept(listener: TcpListener, protocol: Protocol, work: Option<Arc<Work>>) {
     loop {
         // What fails is one connection, or descriptors that come back.
         let Ok((stream, _)) = listener.accept().await else {
@@ -66,13 +84,16 @@ async fn accept(listener: TcpListener, protocol: Protocol) {
         };
         // Without it the second write of an answer waits for an acknowledgement.
         let _ = stream.set_nodelay(true);
-        tokio::spawn(serve(stream, protocol));
+        tokio::spawn(serve(stream, protocol, work.clone()));
     }
 }
 
 /// Errors are those of the client's connection, which the load generator counts.
-async fn serve(stream: TcpStream, protocol: Protocol) {
-    let service = service_fn(async |request: Request<Incoming>| answer(request).await);
+async fn serve(stream: TcpStream, protocol: Protocol, work: Option<Arc<Work>>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let work = work.clone();
+        async move { answer(request, work.as_deref()).await }
+    });
     match protocol {
         Protocol::Http1 => {
             let mut served = hyper::server::conn::http1::Builder::new();
@@ -102,8 +123,18 @@ async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 /// Answers when it has read the request, as an application would.
-async fn answer(mut request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+async fn answer(
+    mut request: Request<Incoming>,
+    work: Option<&Work>,
+) -> Result<Response<Answer>, Infallible> {
     while let Some(Ok(_)) = request.body_mut().frame().await {}
+    if let Some(work) = work
+        && !work.one().await
+    {
+        let mut response = Response::new(Answer::Whole(None));
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        return Ok(response);
+    }
     static TEXT: [u8; LARGE] = [b'x'; LARGE];
     let (content_type, answer) = match request.uri().path() {
         LARGE_PATH => ("text/plain", Answer::whole(&TEXT)),
@@ -223,7 +254,7 @@ mod tests {
             .await
             .expect("a port");
         let addr = listener.local_addr().expect("its address");
-        let server = tokio::spawn(accept(listener, Protocol::Opaque));
+        let server = tokio::spawn(accept(listener, Protocol::Opaque, None));
         let mut client = TcpStream::connect(addr).await.expect("connects");
         client.write_all(b"?").await.expect("writes");
         let mut answer = vec![0; BODY];

@@ -1,10 +1,13 @@
-//! Owns `weft-bench balance`: a simulation of choosing replicas, by a seed and with a clock of its own. It opens no socket
-//! and waits for nothing; the rules of Weft in it are those of `weft_core::balance`.
+//! Owns `weft-bench balance`: a simulation of choosing replicas, by a seed and with a clock of its own, whose rules of Weft
+//! are those of `weft_core::balance`; and, if asked for, the same with real pods ([`pods`]).
 
+pub mod chance;
+pub mod pods;
 pub mod policy;
 pub mod report;
 pub mod scenario;
 pub mod simulation;
+pub mod tally;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,10 +15,13 @@ use std::time::Instant;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::results;
+use crate::peer::Programs;
+use crate::{results, run};
 use policy::{POLICIES, Policy};
+use report::Part;
 use scenario::{SCENARIOS, Scenario};
-use simulation::{Outcome, simulate};
+use simulation::simulate;
+use tally::Outcome;
 
 /// Arguments of `weft-bench balance`.
 #[derive(Args, Clone, Debug)]
@@ -32,6 +38,12 @@ pub struct BalanceArgs {
     /// Share of their capacity that is asked for, while all are well
     #[arg(long, default_value_t = 0.5)]
     pub utilization: f64,
+    /// Real pods as replicas, too: one slow, and one failing, each for the same time; needs root
+    #[arg(long, value_name = "REPLICAS")]
+    pub pods: Option<usize>,
+    /// Folder of weft and weft-proxy; by default that of this program
+    #[arg(long)]
+    pub bin_dir: Option<PathBuf>,
     /// Folder for the results; by default bench/results/DATE-TIME-balance
     #[arg(long)]
     pub output: Option<PathBuf>,
@@ -57,31 +69,48 @@ pub struct Case {
     pub scenario: Scenario,
     /// Who is chosen.
     pub policy: Policy,
+    /// With real pods.
+    pub real: bool,
     /// What came of it.
     pub outcome: Outcome,
 }
 
-/// Simulates everything and writes the results.
+impl Case {
+    /// Its name in tables and plots.
+    pub fn name(&self) -> String {
+        let pods = if self.real { ", real pods" } else { "" };
+        format!("{}{pods}", self.policy.name())
+    }
+}
+
+/// Simulates everything, then lets pods run, and writes the results.
 ///
 /// # Errors
-/// Arguments without sense, or those of the file system.
-pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
+/// Arguments without sense, those of the file system, or pods that do not start.
+pub async fn run(args: BalanceArgs) -> anyhow::Result<()> {
     anyhow::ensure!(
-        args.seconds > 20 && args.replicas >= 2,
+        args.seconds > 20 && args.replicas >= 2 && args.pods.is_none_or(|pods| pods >= 2),
         "at least 21 seconds and 2 replicas are needed"
     );
     anyhow::ensure!(
         (0.01..1.0).contains(&args.utilization),
         "--utilization is a share between 0.01 and 1"
     );
-    let rate = scenario::CAPACITY * args.replicas as f64 * args.utilization;
-    let setting = Setting {
+    let setting = |replicas| Setting {
         seed: args.seed,
         seconds: args.seconds,
-        replicas: args.replicas,
-        rate,
+        replicas,
+        rate: scenario::CAPACITY * replicas as f64 * args.utilization,
     };
-    let cases = all(&setting);
+    let simulated = setting(args.replicas);
+    let mut parts = vec![Part {
+        title: "Balancing, simulated".to_owned(),
+        cases: all(&simulated),
+        setting: simulated,
+    }];
+    if let Some(pods) = args.pods {
+        parts.push(with_pods(&args, setting(pods)).await?);
+    }
     let folder = args
         .output
         .clone()
@@ -89,20 +118,44 @@ pub fn run(args: &BalanceArgs) -> anyhow::Result<()> {
     results::write(
         &folder,
         &[
-            (
-                "runs.json",
-                serde_json::to_string_pretty(&(setting, &cases))? + "\n",
-            ),
-            ("summary.md", report::markdown(&setting, &cases)),
-            ("report.html", report::html(&setting, &cases)),
+            ("runs.json", serde_json::to_string_pretty(&parts)? + "\n"),
+            ("summary.md", report::markdown(&parts)),
+            ("report.html", report::html(&parts)),
         ],
     )?;
     println!(
         "{}written to {}",
-        report::markdown(&setting, &cases),
+        report::markdown(&parts),
         folder.display()
     );
     Ok(())
+}
+
+/// Real pods, and beside them the simulation of as many replicas.
+async fn with_pods(args: &BalanceArgs, setting: Setting) -> anyhow::Result<Part> {
+    let programs = Programs::find(&run::own_folder(args.bin_dir.clone())?, None);
+    let peer = programs.peer("weft")?;
+    let mut cases: Vec<Case> = all(&setting)
+        .into_iter()
+        .filter(|case| pods::SCENARIOS.contains(&case.scenario))
+        .collect();
+    for scenario in pods::SCENARIOS {
+        eprintln!(
+            "{} s with pods: {}",
+            setting.seconds,
+            scenario.description()
+        );
+        let case = pods::run(&programs, &peer, &setting, scenario);
+        cases.push(tokio::select! {
+            case = case => case?,
+            signal = weft_runtime::process::terminated() => anyhow::bail!("ended by {signal}"),
+        });
+    }
+    Ok(Part {
+        title: "Balancing with real pods".to_owned(),
+        setting,
+        cases,
+    })
 }
 
 /// All policies in all scenarios. The origin of the clock does not matter: only differences are used.
@@ -113,6 +166,7 @@ pub fn all(setting: &Setting) -> Vec<Case> {
     let case = |(scenario, policy)| Case {
         scenario,
         policy,
+        real: false,
         outcome: simulate(setting, scenario, policy, origin),
     };
     pairs.map(case).collect()

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use weft_cli::local::{Mesh, MeshOptions, Tuning, Workload, netns};
 
 use crate::app;
+use crate::balance::scenario::Scenario;
 use crate::h2load::{self, ClosedLoop};
 use crate::peer::{Peer, Programs};
 use crate::wiring::{PROTOCOLS, Protocol, Side, Wiring};
@@ -28,14 +29,40 @@ const READY: Duration = Duration::from_secs(20);
 /// Longest wait for a process to end on SIGTERM.
 const END: Duration = Duration::from_secs(5);
 
-/// Two pods, connected through the proxies of one peer.
+/// What is in a bed.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// The application has its port for bytes; else it leaves it to another program.
+    pub opaque: bool,
+    /// Pods with the application, all behind the Service.
+    pub replicas: usize,
+    /// More Services that lead to them, `s0` and so on.
+    pub services: usize,
+    /// What happens to the replicas, which then take their time for each request.
+    pub scenario: Option<Scenario>,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Layout {
+            opaque: true,
+            replicas: 1,
+            services: 0,
+            scenario: None,
+        }
+    }
+}
+
+/// A pod with the load and pods with the application, connected through the proxies of one peer.
 pub struct Bed {
     mesh: Mesh,
     client: Workload,
-    server: Workload,
+    servers: Vec<Workload>,
     /// A pod without proxy and without rules, if one was needed.
     outside: Option<Workload>,
     processes: Vec<Child>,
+    /// Process ids of the application.
+    applications: Vec<u32>,
     proxies: Option<Pair>,
     peer: Peer,
     bench: PathBuf,
@@ -48,33 +75,39 @@ pub struct Bed {
 pub enum Pod {
     /// With the load.
     Client,
-    /// With the application.
-    Server,
+    /// With the application; its number is that of the replica.
+    Server(usize),
     /// Without a proxy; see [`Bed::open_outside`].
     Outside,
 }
 
-/// Process ids of the two proxies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Process ids of the proxies.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// Beside the load.
     pub client: u32,
-    /// Beside the application.
-    pub server: u32,
+    /// Beside each replica of the application.
+    pub servers: Vec<u32>,
+}
+
+impl Pair {
+    /// All of them, the one beside the load first.
+    pub fn all(&self) -> Vec<u32> {
+        [&[self.client], &self.servers[..]].concat()
+    }
 }
 
 impl Bed {
-    /// Makes everything anew; requests pass when this returns. Call it from the thread that lives longest. Without
-    /// `opaque` the application leaves its port for bytes to another program.
+    /// Makes everything anew; requests pass when this returns. Call it from the thread that lives longest.
     ///
     /// # Errors
     /// What is missing or does not start; the ends of logs are part of it.
-    pub async fn open(peer: &Peer, programs: &Programs, opaque: bool) -> anyhow::Result<Self> {
+    pub async fn open(peer: &Peer, programs: &Programs, layout: &Layout) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("weft-bench-")
             .tempdir()?
             .keep();
-        let opened = Bed::open_in(peer, programs, opaque, &folder).await;
+        let opened = Bed::open_in(peer, programs, layout, &folder).await;
         if opened.is_err() {
             // The mesh host removes it too, if there was one.
             let _ = std::fs::remove_dir_all(&folder);
@@ -85,12 +118,15 @@ impl Bed {
     async fn open_in(
         peer: &Peer,
         programs: &Programs,
-        opaque: bool,
+        layout: &Layout,
         folder: &Path,
     ) -> anyhow::Result<Self> {
         let manifests = folder.join("manifests");
         std::fs::create_dir(&manifests)?;
-        std::fs::write(manifests.join("bench.yaml"), material::objects(peer))?;
+        std::fs::write(
+            manifests.join("bench.yaml"),
+            material::objects(peer, layout),
+        )?;
         let proxy = if peer.is_mesh() { peer.program() } else { None };
         let options = MeshOptions {
             manifests,
@@ -104,21 +140,25 @@ impl Bed {
             },
         };
         let mesh = Mesh::open(&options).await?;
-        let server = mesh.start(NAMESPACE, "app").await?;
+        let mut servers = Vec::new();
+        for replica in 0..layout.replicas.max(1) {
+            servers.push(mesh.start(NAMESPACE, &material::replica(replica)).await?);
+        }
         let client = mesh.start(NAMESPACE, "load").await?;
         let mut bed = Bed {
-            wiring: material::wiring(&mesh, &server, folder)?,
+            wiring: material::wiring(&mesh, &servers, folder)?,
             mesh,
             client,
-            server,
+            servers,
             outside: None,
             processes: Vec::new(),
+            applications: Vec::new(),
             proxies: None,
             peer: peer.clone(),
             bench: programs.bench.clone(),
             folder: folder.to_owned(),
         };
-        if let Err(error) = bed.populate(opaque).await {
+        if let Err(error) = bed.populate(layout).await {
             let (logs, name) = (logs(&bed.folder), bed.peer.name.clone());
             bed.close_quietly().await;
             return Err(error.context(format!("{name} does not come up; logs:\n{logs}\n")));
@@ -126,13 +166,15 @@ impl Bed {
         Ok(bed)
     }
 
-    async fn populate(&mut self, opaque: bool) -> anyhow::Result<()> {
-        self.start_application(opaque)?;
+    async fn populate(&mut self, layout: &Layout) -> anyhow::Result<()> {
+        for replica in 0..self.servers.len() {
+            self.start_application(layout, replica)?;
+        }
         self.proxies = if self.peer.is_mesh() {
             let pid = |workload: &Workload| workload.started().proxy_pid;
             Some(Pair {
                 client: pid(&self.client),
-                server: pid(&self.server),
+                servers: self.servers.iter().map(pid).collect(),
             })
         } else {
             self.start_proxies()?
@@ -140,16 +182,43 @@ impl Bed {
         self.wait_until_ready().await
     }
 
-    fn start_application(&mut self, opaque: bool) -> anyhow::Result<()> {
+    fn start_application(&mut self, layout: &Layout, replica: usize) -> anyhow::Result<()> {
         let mut command = Command::new(&self.bench);
-        command.arg("app");
-        command.args((!opaque).then_some("--no-opaque"));
-        self.start(Pod::Server, command, "app")
+        command.args(["app".to_owned(), format!("--replica={replica}")]);
+        command.args((!layout.opaque).then_some("--no-opaque"));
+        let scenario = layout.scenario.map(Scenario::name);
+        command.args(scenario.map(|name| format!("--scenario={name}")));
+        let child = self.spawn(Pod::Server(replica), command, &material::replica(replica))?;
+        self.applications.extend(child.id());
+        self.processes.push(child);
+        Ok(())
+    }
+
+    /// Tells the replicas that the scenario's change has come.
+    ///
+    /// # Errors
+    /// One has ended.
+    pub fn change(&self) -> anyhow::Result<()> {
+        for pid in &self.applications {
+            let pid = Pid::from_raw(i32::try_from(*pid)?);
+            kill(pid, Signal::SIGUSR1).context("a replica has ended")?;
+        }
+        Ok(())
+    }
+
+    /// The metrics of the proxy beside the load, in the text format of Prometheus.
+    ///
+    /// # Errors
+    /// It does not answer, or there is none that has metrics.
+    pub async fn client_metrics(&self) -> anyhow::Result<String> {
+        let page = self.mesh.fetch(NAMESPACE, "load", "/metrics").await?;
+        ensure!(page.status == 200, "/metrics answers {}", page.status);
+        Ok(page.body)
     }
 
     fn start_proxies(&mut self) -> anyhow::Result<Option<Pair>> {
         let mut pids = Vec::new();
-        for (side, pod) in [(Side::Server, Pod::Server), (Side::Client, Pod::Client)] {
+        for (side, pod) in [(Side::Server, Pod::Server(0)), (Side::Client, Pod::Client)] {
             let folder = self.side_folder(side.name())?;
             if let Some(command) = self.peer.command(side, &self.wiring, &folder)? {
                 let child = self.spawn(pod, command, side.name())?;
@@ -158,7 +227,10 @@ impl Bed {
             }
         }
         Ok(match pids[..] {
-            [server, client] => Some(Pair { client, server }),
+            [server, client] => Some(Pair {
+                client,
+                servers: vec![server],
+            }),
             _ => None,
         })
     }
@@ -267,7 +339,7 @@ impl Bed {
     fn pod(&self, pod: Pod) -> anyhow::Result<&Workload> {
         match pod {
             Pod::Client => Ok(&self.client),
-            Pod::Server => Ok(&self.server),
+            Pod::Server(replica) => self.servers.get(replica).context("no such replica"),
             Pod::Outside => self
                 .outside
                 .as_ref()
@@ -305,7 +377,7 @@ impl Bed {
 
     /// Process ids of the proxies, if the peer has any.
     pub fn proxies(&self) -> Option<Pair> {
-        self.proxies
+        self.proxies.clone()
     }
 
     /// Host and port for load of a protocol.
@@ -378,14 +450,14 @@ impl Bed {
         let Bed {
             mesh,
             client,
-            server,
+            servers,
             outside,
             folder,
             ..
         } = self;
-        let mut stopped = vec![client.stop().await, server.stop().await];
-        if let Some(outside) = outside {
-            stopped.push(outside.stop().await);
+        let mut stopped = vec![client.stop().await];
+        for pod in servers.into_iter().chain(outside) {
+            stopped.push(pod.stop().await);
         }
         mesh.close().await;
         // The mesh host may be quicker.

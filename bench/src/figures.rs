@@ -59,6 +59,26 @@ pub struct Proxy {
     pub calls: Option<Counted>,
 }
 
+impl Proxy {
+    /// Several that share the load, as one: what they spent together, and the memory of the largest.
+    pub fn joined(all: impl IntoIterator<Item = Proxy>) -> Proxy {
+        let mut all = all.into_iter();
+        let mut joined = all.next().unwrap_or_default();
+        for one in all {
+            joined.spent = joined.spent + one.spent;
+            joined.idle_kb = joined.idle_kb.max(one.idle_kb);
+            joined.loaded_kb = joined.loaded_kb.max(one.loaded_kb);
+            joined.after_kb = joined.after_kb.max(one.after_kb);
+            for (name, calls) in one.calls.into_iter().flat_map(|counted| counted.calls) {
+                if let Some(counted) = &mut joined.calls {
+                    *counted.calls.entry(name).or_default() += calls;
+                }
+            }
+        }
+        joined
+    }
+}
+
 /// System calls of a run apart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {

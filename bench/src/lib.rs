@@ -41,7 +41,7 @@ pub struct Cli {
 pub enum Command {
     /// Compares proxies between two pods on this machine
     Run(Box<run::RunArgs>),
-    /// Simulates ways to balance
+    /// Simulates ways to balance, and lets real pods show Weft's
     Balance(balance::BalanceArgs),
     /// Measures the control plane under thousands of subscriptions
     ControlPlane(control_plane::ControlPlaneArgs),
@@ -82,7 +82,7 @@ fn execute(command: Command) -> anyhow::Result<()> {
         .build()?;
     match command {
         Command::Run(args) => runtime.block_on(run::run(*args)),
-        Command::Balance(args) => balance::run(&args),
+        Command::Balance(args) => runtime.block_on(balance::run(args)),
         Command::ControlPlane(args) => runtime.block_on(control_plane::run(args)),
         Command::ControlServer(args) => runtime.block_on(control_plane::server::run(args)),
         Command::Report { folder } => {

@@ -35,6 +35,9 @@ pub struct LoadArgs {
     /// Where to: HOST:PORT
     #[arg(long)]
     pub target: String,
+    /// Take turns between so many targets, the number of each in the place of `*`
+    #[arg(long, default_value_t = 1)]
+    pub services: usize,
     /// Connections of HTTP/2, or workers of a closed loop
     #[arg(long, default_value_t = 8)]
     pub connections: usize,
@@ -53,6 +56,7 @@ impl LoadArgs {
             "load".to_owned(),
             format!("--shape={}", self.shape.name()),
             format!("--target={}", self.target),
+            format!("--services={}", self.services),
             format!("--connections={}", self.connections),
             format!("--seconds={}", self.seconds),
         ];
@@ -66,7 +70,9 @@ impl LoadArgs {
 /// # Errors
 /// The first connection fails.
 pub async fn run(args: LoadArgs) -> anyhow::Result<()> {
-    let client = Arc::new(Client::connect(args.shape, &args.target, args.connections).await?);
+    let target = |number: usize| args.target.replace('*', &number.to_string());
+    let targets = (0..args.services.max(1)).map(target).collect();
+    let client = Arc::new(Client::connect(args.shape, targets, args.connections).await?);
     let record = Arc::new(Record::default());
     let begin = Instant::now();
     match args.rate {
@@ -199,15 +205,16 @@ mod tests {
         }
         let args = LoadArgs {
             shape: Shape::Close,
-            target: "a:1".to_owned(),
+            target: "a*:1".to_owned(),
+            services: 5,
             connections: 3,
             rate: Some(7),
             seconds: 1.5,
         };
         let read = Line::parse_from(args.arguments()).args;
         assert_eq!(
-            (read.shape, read.rate, read.seconds),
-            (Shape::Close, Some(7), 1.5)
+            (read.shape, read.services, read.rate, read.seconds),
+            (Shape::Close, 5, Some(7), 1.5)
         );
     }
 }

@@ -3,7 +3,7 @@
 
 mod hold;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,7 +11,7 @@ use tokio::process::Command;
 use tokio::time::{interval, sleep};
 
 use crate::app::GRPC_MESSAGE;
-use crate::bed::{Bed, Pair, Pod};
+use crate::bed::{Bed, Pod};
 use crate::figures::{Counted, Load, Proxies, Proxy, Run};
 use crate::load::LoadArgs;
 use crate::peer::{Peer, Programs};
@@ -53,8 +53,7 @@ pub async fn measure(
     workload: Workload,
     plan: &Plan,
 ) -> anyhow::Result<Run> {
-    let opaque = workload.generator() != Generator::Iperf;
-    let mut bed = Bed::open(peer, programs, opaque).await?;
+    let mut bed = Bed::open(peer, programs, &workload.layout()).await?;
     let measured = match workload.generator() {
         Generator::Hold => hold::held(&mut bed, workload, plan)
             .await
@@ -79,43 +78,50 @@ async fn in_bed(
     plan: &Plan,
 ) -> anyhow::Result<(Load, Option<Proxies>)> {
     prepare(bed, workload).await?;
-    let Some(pair) = bed.proxies() else {
+    let Some(pids) = bed.proxies().map(|pair| pair.all()) else {
         load(bed, workload, plan, plan.warm_up).await?;
         return Ok((load(bed, workload, plan, plan.seconds).await?, None));
     };
-    let mut figures = [Proxy::default(), Proxy::default()];
-    let pids = [pair.client, pair.server];
+    let mut figures = vec![Proxy::default(); pids.len()];
     // What starting took is not what an idle proxy needs.
     sleep(Duration::from_secs_f64(plan.settle)).await;
-    for (proxy, pid) in figures.iter_mut().zip(pids) {
-        proxy.idle_kb = process::resident_kb(pid)?;
+    for (proxy, pid) in figures.iter_mut().zip(&pids) {
+        proxy.idle_kb = process::resident_kb(*pid)?;
     }
     load(bed, workload, plan, plan.warm_up)
         .await
         .context("warm-up")?;
-    let before = both(pids)?;
-    let (done, most) = watched(load(bed, workload, plan, plan.seconds), pids).await;
-    let (done, after) = (done?, both(pids).context("a proxy ended under the load")?);
+    let before = counters(&pids)?;
+    let (done, most) = watched(load(bed, workload, plan, plan.seconds), &pids).await;
+    let (done, after) = (
+        done?,
+        counters(&pids).context("a proxy ended under the load")?,
+    );
     sleep(Duration::from_secs_f64(plan.settle)).await;
     for (at, proxy) in figures.iter_mut().enumerate() {
         proxy.spent = after[at] - before[at];
         proxy.loaded_kb = most[at];
         proxy.after_kb = process::resident_kb(pids[at])?;
     }
-    let [mut client, mut server] = figures;
-    if plan.strace.is_some() {
-        [client.calls, server.calls] = count_calls(bed, workload, plan, pair).await?;
+    if let Some(strace) = &plan.strace {
+        let calls = count_calls(bed, workload, plan, strace, &pids).await?;
+        for (proxy, calls) in figures.iter_mut().zip(calls) {
+            proxy.calls = calls;
+        }
     }
+    let mut figures = figures.into_iter();
+    let client = figures.next().context("a pair without a client side")?;
+    let server = Proxy::joined(figures);
     Ok((done, Some(Proxies { client, server })))
 }
 
-fn both(pids: [u32; 2]) -> std::io::Result<[Counters; 2]> {
-    Ok([process::counters(pids[0])?, process::counters(pids[1])?])
+fn counters(pids: &[u32]) -> std::io::Result<Vec<Counters>> {
+    pids.iter().map(|pid| process::counters(*pid)).collect()
 }
 
-/// Runs something while looking at the memory of two processes; the most each had, KiB.
-async fn watched<T>(work: impl Future<Output = T>, pids: [u32; 2]) -> (T, [u64; 2]) {
-    let (mut ticks, mut most) = (interval(LOOK), [0, 0]);
+/// Runs something while looking at the memory of some processes; the most each had, KiB.
+async fn watched<T>(work: impl Future<Output = T>, pids: &[u32]) -> (T, Vec<u64>) {
+    let (mut ticks, mut most) = (interval(LOOK), vec![0; pids.len()]);
     tokio::pin!(work);
     loop {
         tokio::select! {
@@ -123,33 +129,31 @@ async fn watched<T>(work: impl Future<Output = T>, pids: [u32; 2]) -> (T, [u64; 
             _ = ticks.tick() => {
                 for (most, pid) in most.iter_mut().zip(pids) {
                     // A process that has gone is noticed when the load ends.
-                    *most = process::resident_kb(pid).unwrap_or(0).max(*most);
+                    *most = process::resident_kb(*pid).unwrap_or(0).max(*most);
                 }
             }
         }
     }
 }
 
-/// System calls of both proxies during a load apart, which the tracer slows.
+/// System calls of the proxies during a load apart, which the tracer slows.
 async fn count_calls(
     bed: &Bed,
     workload: Workload,
     plan: &Plan,
-    pair: Pair,
-) -> anyhow::Result<[Option<Counted>; 2]> {
-    let Some(strace) = &plan.strace else {
-        return Ok([None, None]);
-    };
-    let tracers = [
-        Tracer::attach(strace, pair.client).await?,
-        Tracer::attach(strace, pair.server).await?,
-    ];
+    strace: &Path,
+    pids: &[u32],
+) -> anyhow::Result<Vec<Option<Counted>>> {
+    let mut tracers = Vec::new();
+    for pid in pids {
+        tracers.push(Tracer::attach(strace, *pid).await?);
+    }
     let done = load(bed, workload, plan, plan.warm_up.max(1.0)).await;
-    let mut counted = [None, None];
-    for (tracer, counted) in tracers.into_iter().zip(&mut counted) {
+    let mut counted = Vec::new();
+    for tracer in tracers {
         let calls = tracer.detach().await?;
         let units = done.as_ref().map_or(0.0, |load| load.units);
-        *counted = (!calls.is_empty()).then_some(Counted { units, calls });
+        counted.push((!calls.is_empty()).then_some(Counted { units, calls }));
     }
     done.context("while system calls are counted")?;
     Ok(counted)
@@ -161,7 +165,7 @@ async fn prepare(bed: &mut Bed, workload: Workload) -> anyhow::Result<()> {
         Generator::Iperf => {
             let mut command = Command::new("iperf3");
             command.args(iperf::server_arguments(Protocol::Opaque.app_port()));
-            bed.start(Pod::Server, command, "iperf3")?;
+            bed.start(Pod::Server(0), command, "iperf3")?;
             sleep(Duration::from_millis(200)).await;
         }
         Generator::H2load { .. } => std::fs::write(bed.scratch()?.join("message"), GRPC_MESSAGE)?,
@@ -196,9 +200,12 @@ async fn load(bed: &Bed, workload: Workload, plan: &Plan, seconds: f64) -> anyho
         }
         Generator::Own(shape, connections) => {
             let rate = workload.is_rated().then_some(plan.rate);
+            let services = workload.layout().services;
+            let host = if services > 0 { "s*" } else { &host };
             let args = LoadArgs {
                 shape,
                 target: format!("{host}:{port}"),
+                services,
                 connections,
                 rate,
                 seconds,

@@ -163,6 +163,9 @@ impl Peer {
     /// Why it cannot take part in a workload.
     pub fn lacks(&self, workload: Workload) -> Option<&'static str> {
         match (&self.kind, workload) {
+            (kind, Workload::ManyServices) if !matches!(kind, Kind::Mesh(_)) => {
+                Some("it knows one Service only")
+            }
             (Kind::None, Workload::IdleOpaque | Workload::IdleHttp2) => {
                 Some("it has no memory of its own")
             }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::ops::Sub;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use nix::time::clock_getcpuclockid;
@@ -19,6 +19,18 @@ pub struct Counters {
     pub voluntary: u64,
     /// Context switches of all threads, because others were to run.
     pub involuntary: u64,
+}
+
+impl Add for Counters {
+    type Output = Counters;
+
+    fn add(self, other: Counters) -> Counters {
+        Counters {
+            cpu_us: self.cpu_us.saturating_add(other.cpu_us),
+            voluntary: self.voluntary.saturating_add(other.voluntary),
+            involuntary: self.involuntary.saturating_add(other.involuntary),
+        }
+    }
 }
 
 impl Sub for Counters {

@@ -145,6 +145,7 @@ async fn all(
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
     let total = pairs.len() * args.reps as usize;
+    let mut failed = 0;
     // All peers once, then all again, so that what drifts drifts for all.
     for repetition in 0..args.reps {
         for (peer, workload) in pairs {
@@ -158,15 +159,25 @@ async fn all(
                 strace,
             };
             let run = measure::measure(peer, programs, *workload, &plan).await;
-            let run = run.with_context(|| {
-                format!("{} × {workload}, repetition {}", peer.name, repetition + 1)
-            })?;
-            let run = Run { repetition, ..run };
-            let done = results.runs.len() + 1;
-            eprintln!("{}", progress(&run, done, total, begin.elapsed()));
-            results.runs.push(run);
+            match run {
+                Ok(run) => {
+                    let run = Run { repetition, ..run };
+                    let done = results.runs.len() + failed + 1;
+                    eprintln!("{}", progress(&run, done, total, begin.elapsed()));
+                    results.runs.push(run);
+                }
+                // The others' figures are worth having all the same.
+                Err(error) => {
+                    failed += 1;
+                    let number = repetition + 1;
+                    let what = format!("{} × {workload} #{number} failed: {error:#}", peer.name);
+                    eprintln!("{what}");
+                    results.left_out.push(what);
+                }
+            }
         }
     }
+    ensure!(failed == 0, "{failed} of {total} runs failed; the report says which and why");
     Ok(())
 }
 
@@ -244,7 +255,8 @@ fn contestants(args: &RunArgs, programs: &Programs) -> anyhow::Result<(Vec<Peer>
     Ok((peers, left_out))
 }
 
-fn own_folder(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+/// The folder of weft and weft-proxy: that which is named, or else that of this program.
+pub(crate) fn own_folder(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe()?;
     let folder = named
         .or_else(|| own.parent().map(Path::to_owned))

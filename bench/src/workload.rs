@@ -6,9 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::app;
+use crate::bed::Layout;
 use crate::h2load::ClosedLoop;
 use crate::load::shape::Shape;
 use crate::wiring::Protocol;
+
+/// Services of [`Workload::ManyServices`].
+const SERVICES: usize = 200;
 
 /// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -34,6 +38,8 @@ pub enum Workload {
     GrpcStream,
     /// Answers of 1 MiB over HTTP/2.
     Large,
+    /// HTTP/2 to many Services in turn.
+    ManyServices,
     /// Thousands of connections of bytes without traffic.
     IdleOpaque,
     /// Thousands of HTTP/2 connections with TLS to the server side, without traffic.
@@ -41,7 +47,7 @@ pub enum Workload {
 }
 
 /// All of them, with their names and what they are.
-const ALL: [(Workload, &str, &str); 12] = [
+const ALL: [(Workload, &str, &str); 13] = [
     (
         Workload::Http2,
         "http2",
@@ -91,6 +97,11 @@ const ALL: [(Workload, &str, &str); 12] = [
         Workload::Large,
         "large",
         "answers of 1 MiB over HTTP/2, 8 connections × 1 stream, closed loop",
+    ),
+    (
+        Workload::ManyServices,
+        "many-services",
+        "HTTP/2 to 200 Services of 2 endpoints each in turn, a connection each, 32 at once",
     ),
     (
         Workload::IdleOpaque,
@@ -198,6 +209,23 @@ impl Workload {
         matches!(self, Workload::Http2Rate | Workload::Http1Rate)
     }
 
+    /// What is needed in the bed.
+    pub fn layout(self) -> Layout {
+        match self {
+            Workload::ManyServices => Layout {
+                replicas: 2,
+                services: SERVICES,
+                ..Layout::default()
+            },
+            // iperf3 takes the port for bytes.
+            Workload::Opaque => Layout {
+                opaque: false,
+                ..Layout::default()
+            },
+            _ => Layout::default(),
+        }
+    }
+
     /// What makes its load.
     pub fn generator(self) -> Generator {
         let h2load = |http1, connections, streams, path, body| Generator::H2load {
@@ -220,6 +248,7 @@ impl Workload {
             Workload::Http1Rate => Generator::Own(Shape::Http1, 8),
             Workload::Short => Generator::Own(Shape::Short, 16),
             Workload::Close => Generator::Own(Shape::Close, 16),
+            Workload::ManyServices => Generator::Own(Shape::Http2, 32),
             Workload::Opaque => Generator::Iperf,
             Workload::IdleOpaque | Workload::IdleHttp2 => Generator::Hold,
         }

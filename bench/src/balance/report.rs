@@ -1,4 +1,6 @@
-//! Owns tables and plots of the simulation. Text only.
+//! Owns tables and plots of the simulation and of real pods. Text only.
+
+use serde::Serialize;
 
 use super::scenario::{CHANGE, SCENARIOS, Scenario};
 use super::{Case, Setting};
@@ -6,33 +8,59 @@ use crate::report::svg::{self, Lines, escape};
 use crate::report::view::Table;
 use crate::report::{html, markdown, number};
 
+/// Cases with one setting.
+#[derive(Clone, Debug, Serialize)]
+pub struct Part {
+    /// Its heading.
+    pub title: String,
+    /// What the cases have in common.
+    pub setting: Setting,
+    /// All of them.
+    pub cases: Vec<Case>,
+}
+
+impl Part {
+    fn scenarios(&self) -> impl Iterator<Item = Scenario> {
+        let there = |scenario: &Scenario| self.cases.iter().any(|case| case.scenario == *scenario);
+        SCENARIOS.into_iter().filter(there)
+    }
+}
+
 /// The summary.
-pub fn markdown(setting: &Setting, cases: &[Case]) -> String {
-    let mut text = format!("# Balancing, simulated\n\n{}\n\n", legend(setting));
-    for scenario in SCENARIOS {
-        text.push_str(&format!("## {}\n\n", scenario.description()));
-        text.push_str(&markdown::table(&table(cases, scenario)));
+pub fn markdown(parts: &[Part]) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let legend = legend(&part.setting);
+        text.push_str(&format!("# {}\n\n{legend}\n\n", part.title));
+        for scenario in part.scenarios() {
+            text.push_str(&format!("## {}\n\n", scenario.description()));
+            text.push_str(&markdown::table(&table(&part.cases, scenario)));
+        }
     }
     text
 }
 
 /// The page with plots.
-pub fn html(setting: &Setting, cases: &[Case]) -> String {
-    let mut parts = vec![format!(
-        "<h1>Balancing, simulated</h1><p>{}</p>",
-        escape(&legend(setting))
-    )];
-    for scenario in SCENARIOS {
-        parts.push(format!(
-            "<h2>{}</h2>{}",
-            scenario.description(),
-            html::table(&table(cases, scenario))
+pub fn html(parts: &[Part]) -> String {
+    let mut elements = Vec::new();
+    for part in parts {
+        elements.push(format!(
+            "<h1>{}</h1><p>{}</p>",
+            escape(&part.title),
+            escape(&legend(&part.setting))
         ));
-        if scenario != Scenario::Equal {
-            parts.push(svg::lines(&shares(cases, scenario)));
+        for scenario in part.scenarios() {
+            elements.push(format!(
+                "<h2>{}</h2>{}",
+                scenario.description(),
+                html::table(&table(&part.cases, scenario))
+            ));
+            if scenario != Scenario::Equal {
+                elements.push(svg::lines(&shares(&part.cases, scenario)));
+            }
         }
     }
-    html::document("Balancing, simulated", &parts.concat())
+    html::document("Balancing", &elements.concat())
 }
 
 fn legend(setting: &Setting) -> String {
@@ -75,7 +103,7 @@ fn table(cases: &[Case], scenario: Scenario) -> Table {
             [outcome.failed, outcome.share, outcome.fair_share].map(|share| number(share * 100.0));
         let last = [divert, number(outcome.imbalance)];
         [
-            vec![case.policy.name().to_owned()],
+            vec![case.name()],
             times.to_vec(),
             shares.to_vec(),
             last.to_vec(),
@@ -100,7 +128,7 @@ fn shares(cases: &[Case], scenario: Scenario) -> Lines {
             .iter()
             .enumerate()
             .map(|(second, share)| (second as f64, share * 100.0));
-        (case.policy.name().to_owned(), points.collect())
+        (case.name(), points.collect())
     };
     Lines {
         title: "share of the affected replicas, %, over seconds".to_owned(),

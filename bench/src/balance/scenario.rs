@@ -1,5 +1,6 @@
 //! Owns what happens to replicas in the simulation, as a function of the simulated time. No state.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Mean time a healthy replica works on a request, s.
@@ -16,7 +17,7 @@ pub const CHANGE: f64 = 10.0;
 const COLD: f64 = 5.0;
 
 /// What happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
     /// Nothing.
@@ -50,6 +51,12 @@ pub struct Health {
 }
 
 impl Scenario {
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value()
+            .map_or(String::new(), |value| value.get_name().to_owned())
+    }
+
     /// What it is, in a few words.
     pub fn description(self) -> &'static str {
         match self {

@@ -7,29 +7,39 @@ use serde_json::{Value, json};
 use weft_cli::local::{Mesh, Workload};
 use weft_identity::LocalAuthority;
 
-use super::NAMESPACE;
+use super::{Layout, NAMESPACE};
 use crate::certificates;
 use crate::peer::Peer;
 use crate::wiring::{PROTOCOLS, Protocol, Wiring};
 
-/// The Kubernetes objects: the application with its Service, and the load. JSON is YAML.
-pub(super) fn objects(peer: &Peer) -> String {
+/// Name of the pod of a replica.
+pub(super) fn replica(number: usize) -> String {
+    match number {
+        0 => "app".to_owned(),
+        more => format!("app-{more}"),
+    }
+}
+
+/// The Kubernetes objects: the application with its Services, and the load. JSON is YAML.
+pub(super) fn objects(peer: &Peer, layout: &Layout) -> String {
     let opaque = Protocol::Opaque.app_port().to_string();
     let mut annotations = json!({ "config.linkerd.io/opaque-ports": opaque });
     if !peer.is_mesh() {
         annotations["linkerd.io/inject"] = Value::from("disabled");
     }
     let ports = PROTOCOLS.map(Protocol::app_port);
-    let service = json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": "app", "namespace": NAMESPACE, "annotations": annotations },
-        "spec": {
-            "selector": { "app": "app" },
-            "ports": ports.map(|port| json!({ "name": format!("p{port}"), "port": port })),
-        },
-    });
-    let pod = |name: &str, ports: &[u16], annotations: &Value| {
+    let service = |name: String| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": name, "namespace": NAMESPACE, "annotations": annotations },
+            "spec": {
+                "selector": { "app": "app" },
+                "ports": ports.map(|port| json!({ "name": format!("p{port}"), "port": port })),
+            },
+        })
+    };
+    let pod = |name: &str, app: &str, ports: &[u16], annotations: &Value| {
         let ports: Vec<Value> = ports
             .iter()
             .map(|port| json!({ "containerPort": port }))
@@ -40,25 +50,32 @@ pub(super) fn objects(peer: &Peer) -> String {
             "metadata": {
                 "name": name,
                 "namespace": NAMESPACE,
-                "labels": { "app": name },
+                "labels": { "app": app },
                 "annotations": annotations,
             },
-            "spec": { "serviceAccountName": name, "containers": [{ "name": "main", "ports": ports }] },
+            "spec": { "serviceAccountName": app, "containers": [{ "name": "main", "ports": ports }] },
         })
     };
-    let pods = [
-        pod("app", &ports, &annotations),
-        pod("load", &[], &annotations),
-        pod("outside", &[], &json!({ "linkerd.io/inject": "disabled" })),
+    let mut all = vec![
+        service("app".to_owned()),
+        pod("load", "load", &[], &annotations),
+        pod(
+            "outside",
+            "outside",
+            &[],
+            &json!({ "linkerd.io/inject": "disabled" }),
+        ),
     ];
-    format!(
-        "{service}\n---\n{}\n",
-        pods.map(|pod| pod.to_string()).join("\n---\n")
-    )
+    all.extend((0..layout.services).map(|number| service(format!("s{number}"))));
+    let replicas = 0..layout.replicas.max(1);
+    all.extend(replicas.map(|number| pod(&replica(number), "app", &ports, &annotations)));
+    let all: Vec<String> = all.iter().map(Value::to_string).collect();
+    all.join("\n---\n") + "\n"
 }
 
 /// Issues the certificates of static proxies, in any case: what is the same for all peers cannot favour one.
-pub(super) fn wiring(mesh: &Mesh, server: &Workload, folder: &Path) -> anyhow::Result<Wiring> {
+pub(super) fn wiring(mesh: &Mesh, servers: &[Workload], folder: &Path) -> anyhow::Result<Wiring> {
+    let server = servers.first().context("a bed without a server")?;
     let folder = folder.join("certificates");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -87,12 +104,25 @@ mod tests {
             kind,
         };
         let disabled = r#""linkerd.io/inject":"disabled""#;
-        assert_eq!(objects(&peer(Kind::None)).matches(disabled).count(), 4);
-        assert_eq!(
-            objects(&peer(Kind::Mesh("/x".into())))
-                .matches(disabled)
-                .count(),
-            1
-        );
+        let count = |kind, layout| objects(&peer(kind), &layout).matches(disabled).count();
+        assert_eq!(count(Kind::None, Layout::default()), 4);
+        assert_eq!(count(Kind::Mesh("/x".into()), Layout::default()), 1);
+    }
+
+    #[test]
+    fn every_service_selects_every_replica() {
+        let peer = Peer {
+            name: "x".to_owned(),
+            kind: Kind::Mesh("/x".into()),
+        };
+        let layout = Layout {
+            replicas: 2,
+            services: 3,
+            ..Layout::default()
+        };
+        let text = objects(&peer, &layout);
+        assert_eq!(text.matches(r#""selector":{"app":"app"}"#).count(), 4);
+        assert_eq!(text.matches(r#""labels":{"app":"app"}"#).count(), 2);
+        assert!(text.contains(r#""name":"app-1""#) && text.contains(r#""name":"s2""#));
     }
 }

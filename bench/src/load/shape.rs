@@ -36,35 +36,51 @@ impl Shape {
     }
 }
 
-/// Connections to one target.
+/// Connections to some targets, which get requests in turn.
 pub struct Client {
     shape: Shape,
-    target: String,
-    shared: Vec<http2::SendRequest<Empty<Bytes>>>,
+    targets: Vec<Target>,
     next: AtomicUsize,
+}
+
+struct Target {
+    /// HOST:PORT.
+    name: String,
+    shared: Vec<http2::SendRequest<Empty<Bytes>>>,
     /// Idle HTTP/1 connections, the one used last at the end; never more than requests were under way at once.
     idle: Mutex<Vec<http1::SendRequest<Empty<Bytes>>>>,
 }
 
 impl Client {
-    /// Opens the shared connections.
+    /// Opens the shared connections: so many in all, but at least one to each target.
     ///
     /// # Errors
     /// Those of connecting.
-    pub async fn connect(shape: Shape, target: &str, connections: usize) -> anyhow::Result<Self> {
-        let mut client = Client {
-            shape,
-            target: target.to_owned(),
-            shared: Vec::new(),
-            next: AtomicUsize::new(0),
-            idle: Mutex::new(Vec::new()),
-        };
-        if shape == Shape::Http2 {
-            for _ in 0..connections.max(1) {
-                client.shared.push(http2_to(target).await?);
+    pub async fn connect(
+        shape: Shape,
+        names: Vec<String>,
+        connections: usize,
+    ) -> anyhow::Result<Self> {
+        let each = connections.checked_div(names.len()).context("no target")?;
+        let mut targets = Vec::new();
+        for name in names {
+            let mut shared = Vec::new();
+            if shape == Shape::Http2 {
+                for _ in 0..each.max(1) {
+                    shared.push(http2_to(&name).await?);
+                }
             }
+            targets.push(Target {
+                name,
+                shared,
+                idle: Mutex::new(Vec::new()),
+            });
         }
-        Ok(client)
+        Ok(Client {
+            shape,
+            targets,
+            next: AtomicUsize::new(0),
+        })
     }
 
     /// One request and its whole answer.
@@ -72,35 +88,40 @@ impl Client {
     /// # Errors
     /// Any but the right answer.
     pub async fn shoot(&self) -> anyhow::Result<()> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let at = turn % self.targets.len().max(1);
+        let target = self.targets.get(at).context("a target")?;
         match self.shape {
             Shape::Http2 => {
-                let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shared.len().max(1);
-                let mut sender = self.shared.get(at).context("a connection")?.clone();
+                let at = turn / self.targets.len().max(1) % target.shared.len().max(1);
+                let mut sender = target.shared.get(at).context("a connection")?.clone();
                 sender.ready().await?;
-                let request = Request::get(format!("http://{}/", self.target));
+                let request = Request::get(format!("http://{}/", target.name));
                 check(sender.send_request(request.body(Empty::new())?).await?).await
             }
             Shape::Http1 => {
-                let idle = self.idle.lock().pop();
+                let idle = target.idle.lock().pop();
                 let mut sender = match idle {
                     Some(sender) if !sender.is_closed() => sender,
-                    _ => http1_to(&self.target).await?,
+                    _ => http1_to(&target.name).await?,
                 };
                 sender.ready().await?;
-                check(sender.send_request(self.request(false)?).await?).await?;
-                self.idle.lock().push(sender);
+                check(sender.send_request(target.request(false)?).await?).await?;
+                target.idle.lock().push(sender);
                 Ok(())
             }
             Shape::Close => {
-                let mut sender = http1_to(&self.target).await?;
-                check(sender.send_request(self.request(true)?).await?).await
+                let mut sender = http1_to(&target.name).await?;
+                check(sender.send_request(target.request(true)?).await?).await
             }
-            Shape::Short => short(&self.target).await,
+            Shape::Short => short(&target.name).await,
         }
     }
+}
 
+impl Target {
     fn request(&self, close: bool) -> anyhow::Result<Request<Empty<Bytes>>> {
-        let request = Request::get("/").header("host", &self.target);
+        let request = Request::get("/").header("host", &self.name);
         let request = if close {
             request.header("connection", "close")
         } else {

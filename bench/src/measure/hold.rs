@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Plan, both};
+use super::{Plan, counters};
 use crate::bed::{self, Bed, Pod};
 use crate::figures::{Load, Proxies, Proxy};
 use crate::process::resident_kb;
@@ -25,13 +25,13 @@ pub(super) async fn held(
     let pair = bed
         .proxies()
         .context("a peer without proxies holds nothing")?;
-    let pids = [pair.client, pair.server];
+    let pids = pair.all();
     let (pod, command) = command(bed, workload, plan).await?;
     let mut figures = [Proxy::default(), Proxy::default()];
-    for (proxy, pid) in figures.iter_mut().zip(pids) {
-        proxy.idle_kb = resident_kb(pid)?;
+    for (proxy, pid) in figures.iter_mut().zip(&pids) {
+        proxy.idle_kb = resident_kb(*pid)?;
     }
-    let (before, begin) = (both(pids)?, Instant::now());
+    let (before, begin) = (counters(&pids)?, Instant::now());
     let mut child = bed.spawn_piped(pod, command)?;
     let output = child.stdout.take().context("a child without output")?;
     let line = timeout(OPEN, BufReader::new(output).lines().next_line()).await;
@@ -46,7 +46,7 @@ pub(super) async fn held(
         plan.connections
     );
     let seconds = begin.elapsed().as_secs_f64();
-    let after = both(pids)?;
+    let after = counters(&pids)?;
     sleep(Duration::from_secs_f64(plan.settle.max(1.0))).await;
     for (at, proxy) in figures.iter_mut().enumerate() {
         proxy.spent = after[at] - before[at];
@@ -54,8 +54,8 @@ pub(super) async fn held(
     }
     bed::end(&mut child).await;
     sleep(Duration::from_secs_f64(plan.settle.max(1.0))).await;
-    for (proxy, pid) in figures.iter_mut().zip(pids) {
-        proxy.after_kb = resident_kb(pid)?;
+    for (proxy, pid) in figures.iter_mut().zip(&pids) {
+        proxy.after_kb = resident_kb(*pid)?;
     }
     let [client, server] = figures;
     Ok((

@@ -32,9 +32,8 @@ pub fn cost(gate: &Gate, callgrind: bool) -> anyhow::Result<Cost> {
     let runs = [gate.times, gate.times * MORE].map(|times| start(gate.name, times, callgrind));
     let [short, long] = runs;
     let (short, long) = (finish(short?, gate.name)?, finish(long?, gate.name)?);
-    let once = |short: u64, long: u64| {
-        (long as f64 - short as f64) / f64::from(gate.times * (MORE - 1))
-    };
+    let once =
+        |short: u64, long: u64| (long as f64 - short as f64) / f64::from(gate.times * (MORE - 1));
     Ok(Cost {
         instructions: short
             .instructions

@@ -42,7 +42,7 @@ pub enum Verdict {
 pub struct Verdicts(pub [Verdict; 2], Cost);
 
 pub fn path() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/gates/baseline.json"))
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.json"))
 }
 
 impl Baseline {
@@ -80,13 +80,14 @@ impl Baseline {
     /// What to do about a failure.
     pub fn advice(&self) -> String {
         let (own, now) = (&self.rustc, rustc());
-        let compiler = if *own == now {
+        let compiler = if own.is_empty() || *own == now {
             String::new()
         } else {
             format!("\nThe baseline was made with {own}, this with {now}: that alone may be it.")
         };
         format!(
-            "If that is meant, accept it with `make gates-accept`; it changes bench/gates/baseline.json.{compiler}"
+            "What is meant is accepted by `make gates-accept`, which changes bench/gates/baseline.json. Where it is spent, callgrind \
+             tells (docs/bench.md, \"Gates\").{compiler}"
         )
     }
 }
@@ -99,14 +100,21 @@ impl Cost {
             Some(now) => verdict("instructions", instructions, now, 0.0),
         };
         let allocations = known.map(|known| known.allocations);
-        let allocations = verdict("allocations", allocations, measured.allocations, ALLOCATIONS);
+        let allocations = verdict(
+            "allocations",
+            allocations,
+            measured.allocations,
+            ALLOCATIONS,
+        );
         Verdicts([instructions, allocations], measured)
     }
 }
 
 fn verdict(what: &str, known: Option<f64>, now: f64, least: f64) -> Verdict {
     let Some(known) = known else {
-        return Verdict::Beyond(format!("{now:.1} {what}, and nothing accepted to compare with"));
+        return Verdict::Beyond(format!(
+            "{now:.1} {what}, and nothing accepted to compare with"
+        ));
     };
     let more = now - known;
     if more.abs() <= (known * TOLERANCE).max(least) {
@@ -128,7 +136,9 @@ impl fmt::Display for Verdicts {
             Verdict::Beyond(_) => "FAILED",
         };
         let Self([instructions, allocations], cost) = self;
-        let count = cost.instructions.map_or("–".to_owned(), |n| format!("{n:.0}"));
+        let count = cost
+            .instructions
+            .map_or("–".to_owned(), |n| format!("{n:.0}"));
         write!(
             f,
             "{count:>7} instructions … {}, {:>6.2} allocations … {}",

@@ -46,8 +46,7 @@ fn client_hello(name: &str) -> Vec<u8> {
         let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         [&length.to_be_bytes(), bytes].concat()
     };
-    let extension =
-        |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &with_length(body)].concat();
+    let extension = |kind: u16, body: &[u8]| [&kind.to_be_bytes()[..], &with_length(body)].concat();
     let server_name = with_length(&[&[0], &with_length(name.as_bytes())[..]].concat());
     let extensions = [
         extension(43, &[2, 3, 4]),
@@ -133,7 +132,12 @@ pub fn headers(times: u32) -> anyhow::Result<()> {
         ("x-hop", "1"),
     ]
     .into_iter()
-    .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+    .map(|(name, value)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )
+    })
     .collect();
     request.headers_mut().extend(fields);
     let id = HeaderValue::from_static(NAME);
@@ -157,8 +161,15 @@ pub fn headers(times: u32) -> anyhow::Result<()> {
 /// As many labels as a route to an endpoint has.
 pub fn metrics(times: u32) -> anyhow::Result<()> {
     let metrics = Metrics::new(&Registry::new(HOUR));
-    let mut labels = Labels::build().with("direction", "outbound").with("authority", HOST);
-    for name in ["dst_namespace", "dst_pod", "dst_service", "dst_serviceaccount"] {
+    let mut labels = Labels::build()
+        .with("direction", "outbound")
+        .with("authority", HOST);
+    for name in [
+        "dst_namespace",
+        "dst_pod",
+        "dst_service",
+        "dst_serviceaccount",
+    ] {
         labels = labels.with(name, "web");
     }
     let series = metrics.outbound.http.series(labels.done());
@@ -180,7 +191,10 @@ pub async fn tls(times: u32) -> anyhow::Result<()> {
     let store = Authority::new()?.store()?;
     let credentials = store.current().context("it was installed")?;
     let (near, far) = tokio::io::duplex(1 << 16);
-    let (name, client) = (Identity::parse(NAME)?, ClientConfigRef::Credentials(&credentials));
+    let (name, client) = (
+        Identity::parse(NAME)?,
+        ClientConfigRef::Credentials(&credentials),
+    );
     let (client, server) = tokio::join!(
         weft_tls::connect(near, client, &name, NAME, false),
         weft_tls::accept(far, &credentials, false),

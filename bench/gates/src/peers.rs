@@ -90,7 +90,9 @@ const RESPONSE: [(&str, &str); 4] = [
 ];
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+    let length = u32::try_from(payload.len())
+        .unwrap_or(u32::MAX)
+        .to_be_bytes();
     out.extend(&length[1..]);
     out.extend([kind, flags]);
     out.extend(stream.to_be_bytes());
@@ -130,7 +132,10 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Frames<IO> {
     }
 
     /// The next whole frame that is here, handed to `take`; whether there was one.
-    fn next(&mut self, take: impl FnOnce(Head, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<bool> {
+    fn next(
+        &mut self,
+        take: impl FnOnce(Head, &[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<bool> {
         let Some((&[a, b, c, kind, flags, d, e, f, g], rest)) = self.read.split_first_chunk::<9>()
         else {
             return Ok(false);
@@ -199,7 +204,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Http2Client<IO> {
     pub async fn ask(&mut self, requests: u32) -> anyhow::Result<()> {
         for _ in 0..requests {
             let flags = END_STREAM | END_HEADERS;
-            frame(&mut self.out, HEADERS, flags, self.stream, self.fields.take());
+            frame(
+                &mut self.out,
+                HEADERS,
+                flags,
+                self.stream,
+                self.fields.take(),
+            );
             self.stream += 2;
         }
         self.frames.write(&mut self.out).await?;

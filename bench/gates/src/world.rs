@@ -35,7 +35,7 @@ pub struct World {
     pub outbound: Arc<Outbound>,
     /// Ports of the application, which speaks HTTP/1.1 and HTTP/2.
     pub app_ports: [u16; 2],
-    pub drain: drain::Signal,
+    /// That of connections; nobody drains.
     pub watch: drain::Watch,
 }
 
@@ -65,7 +65,6 @@ impl World {
             inbound_addr,
             outbound,
             app_ports: [application(false).await?, application(true).await?],
-            drain,
             watch,
         })
     }

@@ -210,11 +210,12 @@ fn matches() -> Vec<HttpRouteMatch> {
         }],
         ..Default::default()
     };
-    let post = http_types::http_method::Type::Registered(
-        http_types::http_method::Registered::Post.into(),
-    );
+    let post =
+        http_types::http_method::Type::Registered(http_types::http_method::Registered::Post.into());
     let post = http_types::HttpMethod { r#type: Some(post) };
-    let mut all: Vec<_> = (2..12).map(|v| prefix(format!("/api/v{v}/items"))).collect();
+    let mut all: Vec<_> = (2..12)
+        .map(|v| prefix(format!("/api/v{v}/items")))
+        .collect();
     all.extend((0..6).map(header));
     all.push(prefix("/api/v1".to_owned()));
     all.push(HttpRouteMatch {

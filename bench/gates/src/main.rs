@@ -22,7 +22,7 @@ static ALLOCATOR: Counting<tikv_jemallocator::Jemalloc> = Counting(tikv_jemalloc
 
 /// Gates on instructions and allocations of hot paths
 #[derive(Parser)]
-#[command(name = "gates")]
+#[command(name = "weft-gates")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("gates: {error:#}");
+            eprintln!("weft-gates: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -140,8 +140,8 @@ fn check(only: &[String], accept: bool) -> anyhow::Result<bool> {
         println!("accepted: {}", baseline::path().display());
         return Ok(true);
     }
-    for failure in &failures {
-        println!("\n{failure}\n{}", baseline.advice());
+    if !failures.is_empty() {
+        println!("\n{}\n{}", failures.join("\n"), baseline.advice());
     }
     let word = if failures.is_empty() { "ok" } else { "FAILED" };
     println!(
