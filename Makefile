@@ -11,7 +11,7 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: help setup build demo bench check fmt clippy deny tidy test test-unit test-e2e clean cluster-up cluster-down
+.PHONY: help setup build demo bench check fmt clippy deny tidy test test-unit test-gates gates-accept test-e2e clean cluster-up cluster-down image e2e
 
 help: ## Shows this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,9 +19,11 @@ help: ## Shows this list
 setup: ## Installs what the demo and the tests need (Debian; needs root for that)
 	@scripts/setup
 
+RELEASE = WEFT_GIT_SHA=$$(git rev-parse --short=9 HEAD 2>/dev/null || true) \
+	cargo build --locked --release -p weft -p weft-proxy
+
 build: setup ## Builds weft and weft-proxy
-	@WEFT_GIT_SHA=$$(git rev-parse --short=9 HEAD 2>/dev/null || true) \
-	 cargo build --locked --release -p weft -p weft-proxy
+	@$(RELEASE)
 
 demo: build ## Runs a mesh on this machine (DURATION=20s OUTPUT=json)
 	@$(BIN)/weft demo --duration $(DURATION) $(if $(OUTPUT),--output $(OUTPUT))
@@ -46,11 +48,20 @@ deny: # cargo-deny reads an advisory database from the network, so only what is 
 tidy:
 	cargo test --locked -q -p weft-core --test tidy
 
-test: build ## Runs all tests: units, properties, and the whole mesh in network namespaces
-	$(MAKE) --no-print-directory test-unit test-e2e
+test: build ## Runs all tests: units, properties, the whole mesh in network namespaces and, where it can be, on a cluster
+	$(MAKE) --no-print-directory test-unit test-gates test-e2e
+	@e2e/cluster/run --if-possible $(BIN)
 
 test-unit:
 	cargo test --locked --workspace --exclude weft-e2e
+
+test-gates: ## Compares instructions and allocations of the hot paths with what was accepted (see docs/bench.md)
+	@$(RELEASE) -p weft-gates
+	@$(BIN)/weft-gates
+
+gates-accept: ## Accepts what they are now
+	@$(RELEASE) -p weft-gates
+	@$(BIN)/weft-gates --accept
 
 test-e2e: ## Runs only the tests of the whole mesh (after make build)
 	WEFT_BIN_DIR=$(BIN) cargo test --locked -p weft-e2e -- --test-threads=2
@@ -63,3 +74,9 @@ cluster-up: ## Starts a single-node Kubernetes on this machine (Debian, root; se
 
 cluster-down: ## Ends it and removes what it made
 	@e2e/cluster/down
+
+image: build ## Packs both programs into a container image, without Docker (see images/README.md)
+	@images/build
+
+e2e: build ## Runs the tests of the mesh on a cluster (TEST=name for some; starts it and ends it, unless it runs)
+	@e2e/cluster/run $(BIN) $(TEST)

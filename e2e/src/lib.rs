@@ -31,6 +31,7 @@ mod node;
 mod wire;
 
 pub mod by_hand;
+pub mod cluster;
 pub mod control;
 pub mod grpc;
 pub mod peers;

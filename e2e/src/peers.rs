@@ -124,9 +124,12 @@ async fn reply(target: &str, who: &Who, mut seen: Value) -> (u16, String) {
         |knob: Option<&str>, default| knob.and_then(|text| text.parse().ok()).unwrap_or(default);
     sleep(who.delay + Duration::from_millis(number(knob(target, "delay"), 0))).await;
     let status = number(knob(target, "status"), 200);
-    let body = match knob(target, "bytes") {
-        Some(bytes) => "x".repeat(bytes.parse().unwrap_or_default()),
-        None => {
+    let item = target.strip_prefix("/item/").and_then(|id| id.parse().ok());
+    let body = match (knob(target, "bytes"), item) {
+        (Some(bytes), _) => "x".repeat(bytes.parse().unwrap_or_default()),
+        // What the demo's load asks for, and checks.
+        (None, Some(id)) => weft_cli::demo::apps::items::value_of(id),
+        (None, None) => {
             seen["server"] = who.name.as_str().into();
             seen.to_string()
         }

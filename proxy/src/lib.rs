@@ -22,4 +22,6 @@ pub mod settings;
 pub mod stream;
 
 #[cfg(test)]
+mod sizes;
+#[cfg(test)]
 mod testing;

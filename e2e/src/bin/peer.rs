@@ -32,6 +32,10 @@ fn main() -> anyhow::Result<()> {
             "echo" => peers::echo(listener),
             _ => bail!("{kind} is no peer"),
         }
-        std::future::pending().await
+        // Process 1 of a container gets no signal that it has not asked for.
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?
+            .recv()
+            .await;
+        Ok(())
     })
 }

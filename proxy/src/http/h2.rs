@@ -236,6 +236,15 @@ pub async fn drive(
     }
 }
 
+/// Bytes of what is spawned for each stream.
+#[cfg(test)]
+pub(crate) fn stream_task<H: Handler>() -> usize {
+    fn size<A, F>(_: impl Fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+    size(|(handler, request, respond)| serve_stream::<H>(handler, request, respond))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use super::Context;
 use super::balance::{Balancer, Traffic};
 use super::endpoint::{Endpoint, LoadSettings, Metadata};
 use crate::control::stream::{self, Event, Watch};
-use crate::convert::{self, ConvertError, Meta, invalid};
+use crate::convert::{self, ConvertError, Meta};
 use crate::metrics::balancer::resource_labels;
 use linkerd2_proxy_api::destination::destination_client::DestinationClient;
 use linkerd2_proxy_api::destination::{self as destination, update};
@@ -269,9 +269,8 @@ fn load_settings(
     let (rtt, decay) = match load {
         None => return Err(ConvertError::Missing("balancer.load")),
         Some(Load::PeakEwma(load)) => (load.default_rtt, load.decay),
-        Some(Load::PenaltyPeakEwma(_)) => {
-            return Err(invalid("balancer.load", "penalties are not supported yet"));
-        }
+        // The penalty is not acted on yet; without it the estimate is the usual one.
+        Some(Load::PenaltyPeakEwma(load)) => (load.default_rtt, load.decay),
     };
     let default = LoadSettings::default();
     let read = |field, given: Option<prost_types::Duration>, default| match given {
@@ -282,4 +281,25 @@ fn load_settings(
         default_rtt: read("balancer.default_rtt", rtt, default.default_rtt)?,
         decay: read("balancer.decay", decay, default.decay)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::backend::balance_p2c::{Load, PenaltyPeakEwma};
+
+    /// A policy that asks for what we do not act on must not take its Service away.
+    #[test]
+    fn an_estimate_with_penalties_is_read_as_one_without() {
+        let load = PenaltyPeakEwma {
+            decay: Some(prost_types::Duration {
+                seconds: 3,
+                nanos: 0,
+            }),
+            ..PenaltyPeakEwma::default()
+        };
+        let read = load_settings(Some(Load::PenaltyPeakEwma(load))).unwrap();
+        assert_eq!(read.decay, std::time::Duration::from_secs(3));
+        assert_eq!(read.default_rtt, LoadSettings::default().default_rtt);
+    }
 }

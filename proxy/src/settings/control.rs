@@ -14,7 +14,7 @@ use weft_core::parse::{self, Addr, DnsSuffix};
 pub struct ControlAddr {
     /// Where it is.
     pub addr: Addr,
-    /// Who it must prove to be; none means no TLS, which only a loopback address may have.
+    /// Who it must prove to be; none means no TLS, as it is on loopback.
     pub name: Option<Identity>,
 }
 
@@ -72,8 +72,10 @@ impl ControlAddr {
         let addr = r.read(&addr_name, parse::addr);
         let name = r.read(&name_name, Identity::parse);
         match (addr, name) {
-            (Some(addr), name) if name.is_some() || addr.is_loopback() => Some(Self { addr, name }),
-            (Some(_), _) => {
+            // A service of the same pod speaks for itself: its TLS is what the proxy in front of it does for others (contract 0).
+            (Some(addr), _) if addr.is_loopback() => Some(Self { addr, name: None }),
+            (Some(addr), name @ Some(_)) => Some(Self { addr, name }),
+            (Some(_), None) => {
                 let why = "only a loopback address may come without the name to expect";
                 r.missing(&name_name, why);
                 None

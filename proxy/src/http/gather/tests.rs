@@ -1,3 +1,5 @@
+//! Tests of the gathered transport on real sockets.
+
 use super::*;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -26,6 +26,18 @@ fn a_control_plane_address_needs_its_name_unless_on_loopback() {
     assert_eq!(faults(&bad_name), ["DESTINATION_SVC_NAME"]);
 }
 
+/// The charts set names for all proxies, also for those of the control plane, whose own service is beside them.
+#[test]
+fn there_is_no_tls_on_loopback_whatever_the_name() {
+    for addr in ["localhost.:8080", "127.0.0.1:8080"] {
+        let settings = set(&[
+            ("IDENTITY_SVC_ADDR", addr),
+            ("IDENTITY_SVC_NAME", "identity.linkerd"),
+        ]);
+        assert_eq!(settings.identity.service.name, None, "{addr}");
+    }
+}
+
 #[test]
 fn stream_limits_must_be_in_order_and_spare_loopback() {
     let cases: [([&str; 3], bool); 7] = [
