@@ -177,7 +177,10 @@ async fn all(
             }
         }
     }
-    ensure!(failed == 0, "{failed} of {total} runs failed; the report says which and why");
+    ensure!(
+        failed == 0,
+        "{failed} of {total} runs failed; the report says which and why"
+    );
     Ok(())
 }
 

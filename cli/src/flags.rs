@@ -69,8 +69,7 @@ impl LogArgs {
     pub fn start(&self) -> Result<()> {
         // The client of the API server calls each failed connection an error; who asked says what failed, once.
         let directives = format!("kube_client::client::builder=off,{}", self.log_level);
-        log::init(&directives, self.log_format)
-            .context("cannot start logging (--log-level)")?;
+        log::init(&directives, self.log_format).context("cannot start logging (--log-level)")?;
         Ok(())
     }
 }

@@ -98,9 +98,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Identity(args) => single()?.block_on(identity::run(args)).map(done),
         Command::Injector(args) => single()?.block_on(injector::run(args)).map(done),
         Command::Await(args) => single()?.block_on(wait::run(args)).map(done),
-        Command::ValidateNetwork(args) => {
-            single()?.block_on(validate_network::run(args)).map(done)
-        }
+        Command::ValidateNetwork(args) => single()?.block_on(validate_network::run(args)).map(done),
         Command::Destination(args) => single()?.block_on(destination::run(*args)).map(done),
     }
 }
