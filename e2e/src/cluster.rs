@@ -13,10 +13,10 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::RwLock;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -50,7 +50,7 @@ pub fn folder() -> PathBuf {
 /// # Panics
 /// The test fails; pods, events and logs are shown then.
 pub fn on_cluster(name: &str, test: impl AsyncFnOnce(&Space) -> anyhow::Result<()>) {
-    let _shared = CLUSTER.read().unwrap_or_else(|e| e.into_inner());
+    let _shared = CLUSTER.read();
     run(name, test);
 }
 
@@ -59,7 +59,7 @@ pub fn on_cluster(name: &str, test: impl AsyncFnOnce(&Space) -> anyhow::Result<(
 /// # Panics
 /// See [`on_cluster`].
 pub fn alone(name: &str, test: impl AsyncFnOnce(&Space) -> anyhow::Result<()>) {
-    let _all = CLUSTER.write().unwrap_or_else(|e| e.into_inner());
+    let _all = CLUSTER.write();
     run(name, test);
 }
 
@@ -79,6 +79,9 @@ fn run(name: &str, test: impl AsyncFnOnce(&Space) -> anyhow::Result<()>) {
                 .unwrap_or_else(|_| bail!("the test takes more than {LIMIT:?}"))
         })
     }));
+    if let Ok(Err(error)) = &result {
+        eprintln!("{error:#}");
+    }
     if !matches!(result, Ok(Ok(()))) {
         runtime.block_on(space.show());
     }
@@ -86,7 +89,8 @@ fn run(name: &str, test: impl AsyncFnOnce(&Space) -> anyhow::Result<()>) {
     let _ = runtime.block_on(space.remove());
     match result {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => panic!("{error:#}"),
+        // As a panic, which is how a test fails.
+        Ok(Err(error)) => resume_unwind(Box::new(format!("{error:#}"))),
         Err(panic) => resume_unwind(panic),
     }
 }

@@ -6,7 +6,7 @@ pub struct Chance(pub u64);
 
 impl Chance {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,7 +17,7 @@ impl Chance {
     /// Exponentially distributed with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         // 53 bits, and never zero.
-        let unit = ((self.next() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+        let unit = ((self.number() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         -unit.ln() * mean
     }
 }

@@ -117,7 +117,7 @@ impl Simulation {
             What::Arrival => {
                 let next = time + self.chance.exponential(pause);
                 self.plan(next, What::Arrival);
-                let (random, now) = (self.chance.next(), self.clock(time));
+                let (random, now) = (self.chance.number(), self.clock(time));
                 if let Some(&replica) = self
                     .balancer
                     .send(random, now)
