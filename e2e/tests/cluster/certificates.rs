@@ -58,8 +58,8 @@ async fn upgrade(values: &[(&str, &str)]) -> anyhow::Result<()> {
 
 /// The installation as it was.
 pub async fn reinstall() -> anyhow::Result<()> {
-    let programs = std::env::var("WEFT_BIN_DIR").context("WEFT_BIN_DIR, which make e2e sets")?;
-    script("mesh", &[&programs]).await?;
+    let programs = std::env::var_os("WEFT_BIN_DIR").context("WEFT_BIN_DIR, which make e2e sets")?;
+    script("mesh", &[&programs.to_string_lossy()]).await?;
     Ok(())
 }
 
