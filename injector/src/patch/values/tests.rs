@@ -54,6 +54,8 @@ fn the_values_of_the_chart() {
     assert_eq!(values.proxy.resources.cpu.request, "10m");
     values.proxy.resources = Resources::default();
     values.proxy_init.resources = None;
+    // What is rendered if neither this nor the older `cores` is given.
+    assert_eq!(values.proxy.runtime.workers.minimum.take(), Some(1));
     let delay = &mut values.proxy.startup_probe.initial_delay_seconds;
     *delay = delay.filter(|seconds| *seconds > 0);
     assert_eq!(format!("{values:#?}"), format!("{:#?}", Values::default()));
