@@ -155,3 +155,64 @@ fn rustc() -> String {
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     text.unwrap_or_else(|_| "an unknown rustc".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(instructions: Option<f64>, allocations: f64) -> Cost {
+        Cost {
+            instructions,
+            allocations,
+        }
+    }
+
+    fn words(known: Option<Cost>, measured: Cost) -> [String; 2] {
+        let Verdicts(verdicts, _) = Cost::compare(known, measured);
+        verdicts.map(|verdict| match verdict {
+            Verdict::Within => "within".to_owned(),
+            Verdict::NotMeasured => "not measured".to_owned(),
+            Verdict::Beyond(text) => text,
+        })
+    }
+
+    #[test]
+    fn both_more_and_less_than_the_tolerance_fail() {
+        let known = Some(cost(Some(1000.0), 20.0));
+        for (instructions, allocations) in [(1050.0, 21.0), (950.0, 19.0)] {
+            let words = words(known, cost(Some(instructions), allocations));
+            assert_eq!(words, ["within", "within"]);
+        }
+        let [more, less] = words(known, cost(Some(1060.0), 18.0));
+        assert!(
+            more.starts_with("1060.0 instructions, 6.0 % more than the 1000.0"),
+            "{more}"
+        );
+        assert!(
+            less.starts_with("18.0 allocations, 10.0 % less than the 20.0"),
+            "{less}"
+        );
+    }
+
+    #[test]
+    fn a_path_without_allocations_may_not_get_one() {
+        let known = Some(cost(None, 0.0));
+        assert_eq!(words(known, cost(None, 0.2)), ["not measured", "within"]);
+        assert!(words(known, cost(None, 1.0))[1].contains("more"));
+    }
+
+    #[test]
+    fn what_was_never_accepted_fails() {
+        let [instructions, _] = words(None, cost(Some(1.0), 0.0));
+        assert!(instructions.contains("nothing accepted"), "{instructions}");
+    }
+
+    #[test]
+    fn accepting_without_valgrind_keeps_the_instructions() {
+        let mut baseline = Baseline::default();
+        baseline.accept("a", cost(Some(7.0), 1.0));
+        baseline.accept("a", cost(None, 2.0));
+        let now = baseline.cost("a").expect("accepted");
+        assert_eq!((now.instructions, now.allocations), (Some(7.0), 2.0));
+    }
+}

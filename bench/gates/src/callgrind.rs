@@ -86,3 +86,15 @@ fn collected(stderr: &[u8]) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once("Collected :"));
     line?.1.trim().parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read() {
+        let text = b"==7== Events    : Ir\n==7== Collected : 120345\n==7== \n==7== I   refs:      120,345\n";
+        assert_eq!(collected(text), Some(120_345));
+        assert_eq!(collected(b"valgrind: failed to start tool"), None);
+    }
+}
