@@ -39,7 +39,8 @@ pub fn cost(gate: &Gate, callgrind: bool) -> anyhow::Result<Cost> {
             .instructions
             .zip(long.instructions)
             .map(|(short, long)| once(short, long).round()),
-        allocations: once(short.allocations, long.allocations),
+        // To hundredths, and no negative zero.
+        allocations: (once(short.allocations, long.allocations) * 100.0).round() / 100.0 + 0.0,
     })
 }
 

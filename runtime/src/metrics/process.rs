@@ -1,6 +1,7 @@
 //! The `process_*` families (contract 6.2), read from /proc when somebody asks.
 //! It keeps no history and starts no task.
 
+use nix::time::{ClockId, clock_gettime};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
@@ -8,22 +9,19 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use std::fmt::Error;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Computes the `process_*` metrics; make one at start, since uptime counts from there.
 #[derive(Debug)]
 pub struct ProcessCollector {
     started: Instant,
     started_at: f64,
-    /// Clock ticks a second, of `utime` and `stime`.
-    ticks: f64,
     page: u64,
 }
 
 /// What /proc/self/stat says, in its own units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stat {
-    cpu_ticks: u64,
     threads: u64,
     virtual_bytes: u64,
     resident_pages: u64,
@@ -57,7 +55,6 @@ impl ProcessCollector {
         Self {
             started: Instant::now(),
             started_at: unix_seconds(),
-            ticks: system(nix::unistd::SysconfVar::CLK_TCK, 100) as f64,
             page: system(nix::unistd::SysconfVar::PAGE_SIZE, 4096),
         }
     }
@@ -88,13 +85,15 @@ impl Collector for ProcessCollector {
             "Time since the process started",
             ConstCounter::new(uptime),
         )?;
-        if let Some(stat) = read("/proc/self/stat").as_deref().and_then(Stat::parse) {
-            let cpu = stat.cpu_ticks as f64 / self.ticks;
+        // The ticks of /proc/self/stat are of 10 ms: a proxy that just started has used less.
+        if let Ok(cpu) = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID) {
             out.seconds(
                 "process_cpu",
                 "User and system CPU time",
-                ConstCounter::new(cpu),
+                ConstCounter::new(Duration::from(cpu).as_secs_f64()),
             )?;
+        }
+        if let Some(stat) = read("/proc/self/stat").as_deref().and_then(Stat::parse) {
             out.bytes(
                 "process_virtual_memory",
                 "Virtual memory",
@@ -198,7 +197,6 @@ impl Stat {
         // The first of these is field 3 of proc(5).
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self {
-            cpu_ticks: field(14)?.saturating_add(field(15)?),
             threads: field(20)?,
             virtual_bytes: field(23)?,
             resident_pages: field(24)?,
@@ -237,7 +235,6 @@ mod tests {
     fn a_command_with_blanks_and_parentheses_does_not_shift_the_fields() {
         let text = "7 (a) b) S 1 7 7 0 -1 4194560 9 0 0 0 11 5 0 0 20 0 3 0 99 4096 25 184467";
         let expected = Stat {
-            cpu_ticks: 16,
             threads: 3,
             virtual_bytes: 4096,
             resident_pages: 25,
