@@ -91,10 +91,7 @@ mod tests {
         let name = "client.bench.serviceaccount.identity.linkerd.cluster.local";
         let leaf = issue(&authority, folder.path(), "client", name).expect("a leaf");
         let chain = fs::read(&leaf.chain).expect("written");
-        assert_eq!(
-            weft_identity::pem::certificates(&chain).expect("PEM").len(),
-            2
-        );
+        assert_eq!(weft_tls::pem::certificates(&chain).expect("PEM").len(), 2);
         KeyPair::from_pem(&fs::read_to_string(&leaf.key).expect("written")).expect("a key");
     }
 }

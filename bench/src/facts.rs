@@ -29,6 +29,10 @@ pub fn machine() -> Vec<(String, String)> {
         ("kernel", read("/proc/sys/kernel/osrelease")),
         ("memory", memory()),
         (
+            "congestion control",
+            read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        ),
+        (
             "load average at the start",
             load.split(' ').next().unwrap_or_default().to_owned(),
         ),

@@ -15,6 +15,7 @@ pub mod load;
 pub mod measure;
 pub mod peer;
 pub mod process;
+pub mod relay;
 pub mod report;
 pub mod results;
 pub mod run;
@@ -62,6 +63,9 @@ pub enum Command {
     /// Holds connections; started by `run`
     #[command(hide = true)]
     Hold(hold::HoldArgs),
+    /// A proxy that only passes bytes on; started by `run`
+    #[command(hide = true)]
+    Relay(relay::RelayArgs),
 }
 
 /// Reads the command line and does what it says. The exit code is 1 after an error, which is printed.
@@ -92,5 +96,6 @@ fn execute(command: Command) -> anyhow::Result<()> {
         Command::App(args) => runtime.block_on(app::run(args)),
         Command::Load(args) => runtime.block_on(load::run(args)),
         Command::Hold(args) => runtime.block_on(hold::run(args)),
+        Command::Relay(args) => runtime.block_on(relay::run(args)),
     }
 }

@@ -12,7 +12,7 @@ use std::process::Command as StdCommand;
 use anyhow::Context;
 use tokio::process::Command;
 
-use crate::wiring::{Protocol, Side, Wiring};
+use crate::wiring::{PROTOCOLS, Protocol, Side, Wiring};
 use crate::workload::Workload;
 
 /// A contestant.
@@ -37,6 +37,8 @@ pub enum Kind {
     Haproxy(PathBuf),
     /// nginx with a static configuration.
     Nginx(PathBuf),
+    /// This program, which only passes bytes on: the least a pair can add.
+    Relay(PathBuf),
 }
 
 /// Where programs are looked for.
@@ -72,7 +74,7 @@ impl Programs {
         }
     }
 
-    /// The contestant of a name: `none`, `weft`, `envoy`, `haproxy`, `nginx`.
+    /// The contestant of a name: `none`, `relay`, `weft`, `envoy`, `haproxy`, `nginx`.
     ///
     /// # Errors
     /// It is not known, or its program is not there.
@@ -81,19 +83,21 @@ impl Programs {
             on_path(program)
                 .with_context(|| format!("{program} is missing: run scripts/setup-bench"))
         };
-        let kind =
-            match name {
-                "none" => Kind::None,
-                "weft" => Kind::Mesh(self.proxy.clone()),
-                "envoy" => Kind::Envoy(self.envoy.clone().context(
+        let kind = match name {
+            "none" => Kind::None,
+            "relay" => Kind::Relay(self.bench.clone()),
+            "weft" => Kind::Mesh(self.proxy.clone()),
+            "envoy" => {
+                Kind::Envoy(self.envoy.clone().context(
                     "envoy is missing: run scripts/setup-bench, or name it with --envoy",
-                )?),
-                "haproxy" => Kind::Haproxy(installed("haproxy")?),
-                "nginx" => Kind::Nginx(installed("nginx")?),
-                other => anyhow::bail!(
-                    "unknown peer `{other}`: none, weft, envoy, haproxy, nginx, or --peer NAME=PATH"
-                ),
-            };
+                )?)
+            }
+            "haproxy" => Kind::Haproxy(installed("haproxy")?),
+            "nginx" => Kind::Nginx(installed("nginx")?),
+            other => anyhow::bail!(
+                "unknown peer `{other}`: none, relay, weft, envoy, haproxy, nginx, or --peer NAME=PATH"
+            ),
+        };
         let peer = Peer {
             name: name.to_owned(),
             kind,
@@ -149,9 +153,11 @@ impl Peer {
     pub fn program(&self) -> Option<&Path> {
         match &self.kind {
             Kind::None => None,
-            Kind::Mesh(path) | Kind::Envoy(path) | Kind::Haproxy(path) | Kind::Nginx(path) => {
-                Some(path)
-            }
+            Kind::Mesh(path)
+            | Kind::Envoy(path)
+            | Kind::Haproxy(path)
+            | Kind::Nginx(path)
+            | Kind::Relay(path) => Some(path),
         }
     }
 
@@ -174,6 +180,7 @@ impl Peer {
             {
                 Some("the package libnginx-mod-stream is missing: run scripts/setup-bench")
             }
+            (Kind::Relay(_), Workload::IdleHttp2) => Some("it has no TLS"),
             (Kind::Nginx(_), Workload::Grpc | Workload::GrpcStream) => {
                 Some("gRPC needs a configuration of its own in nginx, which does not exist here")
             }
@@ -204,6 +211,7 @@ impl Peer {
         let file = folder.join("proxy.conf");
         let (program, text, before) = match &self.kind {
             Kind::None | Kind::Mesh(_) => return Ok(None),
+            Kind::Relay(path) => return Ok(Some(relay(path, side, wiring))),
             Kind::Haproxy(path) => (
                 path,
                 haproxy::configuration(side, wiring),
@@ -236,11 +244,30 @@ impl Peer {
         match &self.kind {
             Kind::None => None,
             Kind::Mesh(path) if *path == programs.proxy => version(&programs.weft, "--version"),
-            Kind::Mesh(_) => None,
+            Kind::Mesh(_) | Kind::Relay(_) => None,
             Kind::Envoy(path) => version(path, "--version"),
             Kind::Haproxy(path) | Kind::Nginx(path) => version(path, "-v"),
         }
     }
+}
+
+fn relay(program: &Path, side: Side, wiring: &Wiring) -> Command {
+    let ways = PROTOCOLS.map(|protocol| match side {
+        Side::Client => format!(
+            "127.0.0.1:{}={}:{}",
+            protocol.client_port(),
+            wiring.server,
+            protocol.server_port()
+        ),
+        Side::Server => format!(
+            "0.0.0.0:{}=127.0.0.1:{}",
+            protocol.server_port(),
+            protocol.app_port()
+        ),
+    });
+    let mut command = Command::new(program);
+    command.arg("relay").args(ways);
+    command
 }
 
 /// The first line with a digit that a program says about itself, without any folder.

@@ -24,7 +24,7 @@ const QUICK_WORKLOADS: [Workload; 2] = [Workload::Http2, Workload::Http1];
 /// Arguments of `weft-bench run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Who takes part: none, weft, haproxy, envoy, nginx; by default all that are installed
+    /// Who takes part: none, relay, weft, haproxy, envoy, nginx; by default all that are installed, without relay
     #[arg(long, value_delimiter = ',')]
     pub peers: Vec<String>,
     /// A program that takes linkerd2-proxy's environment, as NAME=PATH; may be repeated

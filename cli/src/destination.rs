@@ -17,7 +17,7 @@ use weft_cluster::{DefaultPolicy, MeshSettings, Shared};
 use weft_core::{name::PortSet, parse};
 use weft_destination::{Http2Params, OutboundTransport};
 use weft_runtime::metrics::Registry;
-use weft_runtime::{grpc, process, service_admin};
+use weft_runtime::{grpc, net, process, service_admin};
 
 use crate::flags::{LogArgs, listen_address};
 use controllers::{ControllerArgs, Controllers};
@@ -162,7 +162,7 @@ impl DestinationArgs {
                 .clone()
                 .unwrap_or(default.default_opaque_ports),
             enable_ipv6: self.enable_ipv6,
-            assume_accepted: self.source.is_local(),
+            external_workloads_ready: self.source.is_local(),
         }
     }
 
@@ -204,11 +204,11 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
     let (discovery, policy) = (args.discovery(), args.policy());
     tracing::info!(?discovery, ?policy, "starting");
     let shared = Shared::new();
+    let registry = Arc::new(Registry::new(RETAIN_METRICS));
     let source = args
         .source
-        .open(&args.controller_namespace, Arc::clone(&shared))
+        .open(&args.controller_namespace, Arc::clone(&shared), &registry)
         .await?;
-    let registry = Arc::new(Registry::new(RETAIN_METRICS));
     let metrics = grpc::Metrics::register(&registry);
     let controllers = match source.client() {
         None => Controllers::none(),
@@ -232,7 +232,7 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
             Controllers::ready(&certificates)
         };
         tokio::spawn(service_admin::serve(
-            listen(addr).await?,
+            listen(addr)?,
             ready,
             Arc::clone(&registry),
             shutdown.clone(),
@@ -240,8 +240,7 @@ async fn serve(args: &DestinationArgs, shutdown: CancellationToken) -> Result<()
     }
     let following = tokio::spawn(source.run(shutdown.clone()));
     tokio::spawn(sweep(Arc::clone(&registry), shutdown.clone()));
-    let (discovery_listener, policy_listener) =
-        (listen(args.addr).await?, listen(args.grpc_addr).await?);
+    let (discovery_listener, policy_listener) = (listen(args.addr)?, listen(args.grpc_addr)?);
     let served = tokio::try_join!(
         weft_destination::serve_on(
             discovery_listener,
@@ -271,11 +270,9 @@ fn host_name() -> Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-async fn listen(addr: SocketAddr) -> Result<TcpListener> {
-    let listener = TcpListener::bind(addr)
-        .await
-        .with_context(|| format!("cannot listen on {addr}"))?;
-    tracing::info!(%addr, "listening");
+fn listen(addr: SocketAddr) -> Result<TcpListener> {
+    let listener = net::bind(addr, None)?;
+    tracing::info!(addr = %listener.local_addr()?, "listening");
     Ok(listener)
 }
 
@@ -361,10 +358,15 @@ mod tests {
     #[test]
     fn a_directory_or_a_cluster() {
         let cluster = parse_args("weft --kubeconfig k").expect("accepted");
-        assert!(!cluster.mesh().assume_accepted);
-        assert!(!parse_args("weft").expect("in a pod").mesh().assume_accepted);
+        assert!(!cluster.mesh().external_workloads_ready);
+        assert!(
+            !parse_args("weft")
+                .expect("in a pod")
+                .mesh()
+                .external_workloads_ready
+        );
         let local = parse_args("weft --manifests m --as-written").expect("accepted");
-        assert!(local.mesh().assume_accepted);
+        assert!(local.mesh().external_workloads_ready);
         assert!(parse_args("weft --manifests m --kubeconfig k").is_err());
         assert!(parse_args("weft --as-written").is_err());
     }

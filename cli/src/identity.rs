@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
+use weft_core::parse;
 use weft_identity::{Config, LocalTokens, Rate, Scheme, TokenCheck, TokenReviews};
 use weft_runtime::process;
 
@@ -29,10 +30,10 @@ pub struct IdentityArgs {
     #[arg(long, default_value = "cluster.local")]
     pub identity_trust_domain: String,
     /// How long a certificate is valid.
-    #[arg(long, default_value = "24h", value_parser = go_duration)]
+    #[arg(long, default_value = "24h", value_parser = parse::go_duration)]
     pub identity_issuance_lifetime: Duration,
     /// Added to both ends of the validity.
-    #[arg(long, default_value = "20s", value_parser = go_duration)]
+    #[arg(long, default_value = "20s", value_parser = parse::go_duration)]
     pub identity_clock_skew_allowance: Duration,
     /// File names in the issuer folder: linkerd.io/tls (crt.pem, key.pem) or kubernetes.io/tls (tls.crt, tls.key).
     #[arg(long, default_value = "linkerd.io/tls")]
@@ -134,42 +135,6 @@ async fn token_check(args: &IdentityArgs) -> Result<TokenCheck> {
     Ok(TokenCheck::Kubernetes(reviews))
 }
 
-/// A duration as Go writes it, `24h0m0s` or `1.5h`; the charts pass this form.
-fn go_duration(text: &str) -> Result<Duration> {
-    let wrong = || format!("\"{text}\" is not a duration such as 24h0m0s, 90s or 1.5h");
-    let mut rest = text.trim();
-    if rest.is_empty() {
-        bail!(wrong());
-    }
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() && rest != "0" {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .with_context(wrong)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let seconds = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => bail!(wrong()),
-        };
-        let number: f64 = number.parse().ok().with_context(wrong)?;
-        let part = Duration::try_from_secs_f64(number * seconds)
-            .ok()
-            .with_context(wrong)?;
-        total = total.checked_add(part).with_context(wrong)?;
-        rest = tail;
-    }
-    Ok(total)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -261,37 +226,6 @@ mod tests {
                 .expect_err(line)
                 .to_string();
             assert!(text.contains("invalid value"), "{line}: {text}");
-        }
-    }
-
-    #[test]
-    fn durations_of_go() {
-        for (text, milliseconds) in [
-            ("24h0m0s", 86_400_000),
-            ("1m30s", 90_000),
-            ("1.5h", 5_400_000),
-            ("300ms", 300),
-            ("0", 0),
-            ("0s", 0),
-        ] {
-            assert_eq!(
-                go_duration(text).expect(text),
-                Duration::from_millis(milliseconds),
-                "{text}"
-            );
-        }
-        for text in [
-            "",
-            "h",
-            "5",
-            "5d",
-            "-5s",
-            "1..5s",
-            "1s 2",
-            "99999999999999999999h",
-            "5 s",
-        ] {
-            assert!(go_duration(text).is_err(), "{text}");
         }
     }
 }

@@ -15,6 +15,9 @@ use rules::{Family, PortRange, Rules};
 /// Where the kernel keeps the time limit of connections in CLOSE_WAIT.
 const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 
+/// Lines of a program's message that are passed on.
+const MESSAGE_LINES: usize = 4;
+
 /// Flags of `weft init`; names and defaults are those of contract 9.5.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
@@ -86,12 +89,13 @@ pub enum InitError {
     },
     /// The program refused.
     #[error(
-        "`{program}` failed: {message}; it needs CAP_NET_ADMIN and CAP_NET_RAW in its network namespace"
+        "`{program}` failed: {message}; it needs CAP_NET_ADMIN and CAP_NET_RAW in its network namespace, and a kernel with that \
+         variant of iptables"
     )]
     Refused {
         /// What was started.
         program: String,
-        /// The last of what it said.
+        /// What it said, and what became of the other variants.
         message: String,
     },
     /// The namespace cannot be entered.
@@ -129,6 +133,19 @@ impl Firewall {
         }
     }
 
+    /// The other variants, beside this one and in the order in which they are tried: nft, since newer kernels have nothing else.
+    fn others(&self) -> Vec<Self> {
+        let Some((path, tail)) = self.restore.rsplit_once("tables") else {
+            return Vec::new();
+        };
+        if !["-restore", "-nft-restore", "-legacy-restore"].contains(&tail) {
+            return Vec::new();
+        }
+        let variants = ["nft", "legacy"].map(|variant| format!("{path}tables-{variant}"));
+        let all = variants.map(|binary| Self::of(&binary, None, self.wait));
+        all.into_iter().filter(|other| other != self).collect()
+    }
+
     fn v6(&self) -> Self {
         let other = |program: &str| match program.rfind("iptables") {
             Some(at) => format!(
@@ -151,6 +168,29 @@ impl Firewall {
         let mut command = Command::new(&self.restore);
         command.arg("--noflush").args(self.wait.then_some("-w"));
         run(&self.restore, command, &rules.restore_input(family, &saved)).map(|_| ())
+    }
+
+    /// Applies `rules` with this variant, or with another one where the kernel or the image lacks it (case J14). Returns the one that
+    /// was used.
+    fn apply_any(self, rules: &Rules, family: Family) -> Result<Self, InitError> {
+        let mut failed = match self.apply(rules, family) {
+            Ok(()) => return Ok(self),
+            Err(error) => error,
+        };
+        // Somebody else is at work with this variant: the other one would do, but the two rule sets would then disagree.
+        if is_locked(&failed) {
+            return Err(failed);
+        }
+        for other in self.others() {
+            match other.apply(rules, family) {
+                Ok(()) => {
+                    eprintln!("weft init: {failed}; {} is used instead", other.restore);
+                    return Ok(other);
+                }
+                Err(error) => failed = failed.and(error),
+            }
+        }
+        Err(failed)
     }
 
     fn saved(&self) -> Result<String, InitError> {
@@ -187,17 +227,47 @@ fn run(program: &str, mut command: Command, input: &str) -> Result<String, InitE
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let message = said
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or("no message")
-        .trim()
-        .to_owned();
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let message = match lines.take(MESSAGE_LINES).collect::<Vec<_>>().join("; ") {
+        empty if empty.is_empty() => format!("no message, {}", output.status),
+        message => message,
+    };
     Err(InitError::Refused {
         program: program.to_owned(),
         message,
     })
+}
+
+impl InitError {
+    /// Two variants failed: the one that was asked for names the error, and a program that is not there is no news beside it.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (
+                Self::Refused { program, message },
+                Self::Refused {
+                    program: second,
+                    message: reason,
+                },
+            ) => Self::Refused {
+                program,
+                message: format!("{message} (`{second}`: {reason})"),
+            },
+            (missing @ Self::Missing { .. }, Self::Refused { program, message }) => Self::Refused {
+                program,
+                message: format!("{message} ({missing})"),
+            },
+            (first, _) => first,
+        }
+    }
+}
+
+fn is_locked(error: &InitError) -> bool {
+    matches!(error, InitError::Refused { message, .. } if message.contains("xtables lock"))
+}
+
+/// Whether this network namespace has an IPv6 address, be it that of the loopback interface.
+fn has_ipv6() -> bool {
+    std::fs::read_to_string("/proc/thread-self/net/if_inet6").is_ok_and(|list| !list.is_empty())
 }
 
 impl InitArgs {
@@ -224,28 +294,34 @@ pub fn run_init(args: &InitArgs) -> Result<(), InitError> {
             source,
         })?;
     }
-    let firewall = Firewall::of(
+    let asked = Firewall::of(
         &args.firewall_bin_path,
         args.firewall_save_bin_path.as_deref(),
         args.use_wait_flag,
     );
-    let families = [(Family::V4, firewall.clone()), (Family::V6, firewall.v6())];
-    for (family, firewall) in families.into_iter().take(if args.ipv6 { 2 } else { 1 }) {
-        if args.simulate {
-            print!(
-                "# {} --noflush\n{}",
-                firewall.restore,
-                args.rules().restore_input(family, "")
-            );
-        } else {
-            firewall.apply(&args.rules(), family)?;
+    if args.simulate {
+        let families = [(Family::V4, asked.clone()), (Family::V6, asked.v6())];
+        for (family, firewall) in families.into_iter().take(if args.ipv6 { 2 } else { 1 }) {
+            let rules = args.rules().restore_input(family, "");
+            print!("# {} --noflush\n{rules}", firewall.restore);
+        }
+        return Ok(());
+    }
+    let used = asked.apply_any(&args.rules(), Family::V4)?;
+    if args.ipv6 {
+        match used.v6().apply_any(&args.rules(), Family::V6) {
+            // Where there is an address, its connections would go past the proxy.
+            Err(error) if !has_ipv6() => {
+                eprintln!("weft init: no IPv6 address here, so its rules are left out: {error}");
+            }
+            applied => drop(applied?),
         }
     }
     match args.timeout_close_wait_secs {
-        Some(seconds) if !args.simulate => {
+        Some(seconds) => {
             std::fs::write(CLOSE_WAIT, seconds.to_string()).map_err(InitError::CloseWait)
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -258,29 +334,4 @@ fn enter(path: &PathBuf) -> Result<(), std::io::Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_variant_names_its_programs() {
-        let nft = Firewall::of("iptables-nft", Some("iptables-nft-save"), false);
-        assert_eq!(
-            (nft.save.as_str(), nft.restore.as_str()),
-            ("iptables-nft-save", "iptables-nft-restore")
-        );
-        let legacy = Firewall::of("/usr/sbin/iptables-legacy", None, true).v6();
-        assert_eq!(legacy.save, "/usr/sbin/ip6tables-legacy-save");
-        assert_eq!(legacy.restore, "/usr/sbin/ip6tables-legacy-restore");
-    }
-
-    #[test]
-    fn a_missing_program_names_the_package() {
-        let error = Firewall::of("no-such-iptables", None, false)
-            .apply(&Rules::default(), Family::V4)
-            .expect_err("the program does not exist");
-        assert!(
-            error.to_string().contains("Debian package `iptables`"),
-            "{error}"
-        );
-    }
-}
+mod tests;

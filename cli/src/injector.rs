@@ -5,11 +5,10 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{ArgAction, Args};
-use tokio::net::TcpListener;
 use weft_injector::server::{self, CertificateSource, Settings};
-use weft_runtime::process;
+use weft_runtime::{net, process};
 
 use crate::flags::{LogArgs, listen_address};
 
@@ -81,15 +80,12 @@ pub async fn run(args: InjectorArgs) -> Result<()> {
     let client = weft_cluster::kube::connect(kubeconfig.map(Path::new)).await?;
     let settings = args.settings();
     tracing::info!(?settings, "starting");
-    let (listener, admin) = (listen(args.addr).await?, listen(args.metrics_addr).await?);
+    let (listener, admin) = (
+        net::bind(args.addr, None)?,
+        net::bind(args.metrics_addr, None)?,
+    );
     server::serve(listener, admin, settings, client, process::shutdown()).await;
     Ok(())
-}
-
-async fn listen(addr: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(addr)
-        .await
-        .with_context(|| format!("cannot listen on {addr}"))
 }
 
 #[cfg(test)]

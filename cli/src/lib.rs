@@ -8,6 +8,7 @@ pub mod identity;
 pub mod init;
 pub mod injector;
 pub mod local;
+pub mod shutdown;
 pub mod validate_network;
 pub mod wait;
 
@@ -49,6 +50,8 @@ pub enum Command {
     /// Waits until the proxy of a pod is ready; started in pods by the injector
     #[command(hide = true)]
     Await(wait::AwaitArgs),
+    /// Tells the proxy of a pod to end; run in the proxy's container
+    Shutdown(shutdown::ShutdownArgs),
     /// Checks that a CNI plugin redirects the connections of a pod; started in pods by the injector
     #[command(hide = true)]
     ValidateNetwork(validate_network::ValidateArgs),
@@ -98,6 +101,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Identity(args) => single()?.block_on(identity::run(args)).map(done),
         Command::Injector(args) => single()?.block_on(injector::run(args)).map(done),
         Command::Await(args) => single()?.block_on(wait::run(args)).map(done),
+        Command::Shutdown(args) => single()?.block_on(shutdown::run(args)).map(done),
         Command::ValidateNetwork(args) => single()?.block_on(validate_network::run(args)).map(done),
         Command::Destination(args) => single()?.block_on(destination::run(*args)).map(done),
     }

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -36,9 +36,7 @@ pub struct ValidateArgs {
 /// # Errors
 /// It has not: it went elsewhere, or nowhere.
 pub async fn run(args: ValidateArgs) -> Result<()> {
-    let listener = TcpListener::bind(args.listen_addr)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.listen_addr))?;
+    let listener = weft_runtime::net::bind(args.listen_addr, None)?;
     validate(listener, args.connect_addr, args.timeout).await
 }
 

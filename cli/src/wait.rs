@@ -1,6 +1,7 @@
 //! `weft await`: waits until the proxy of its pod is ready; the injector makes it the first thing that a proxy's container does, so that
 //! the kubelet starts the application after it (contract 1.3). It does not start or stop the proxy.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -37,11 +38,10 @@ pub async fn run(args: AwaitArgs) -> Result<()> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let end = Instant::now() + args.timeout;
     loop {
-        let last = match timeout(ANSWER, ready(addr)).await {
-            Ok(Ok(line)) if line.contains(" 200 ") => return Ok(()),
-            Ok(Ok(line)) => format!("/ready answers {line:?}"),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("/ready gives no answer within {ANSWER:?}"),
+        let last = match ask(addr, "GET /ready").await {
+            Ok(line) if line.contains(" 200 ") => return Ok(()),
+            Ok(line) => format!("/ready answers {line:?}"),
+            Err(error) => error.to_string(),
         };
         if Instant::now() >= end {
             bail!(
@@ -53,15 +53,21 @@ pub async fn run(args: AwaitArgs) -> Result<()> {
     }
 }
 
-/// The status line of `/ready`.
-async fn ready(addr: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(addr).await?;
-    let request = b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    stream.write_all(request).await?;
-    let mut line = Vec::new();
-    let mut answer = BufReader::new(stream.take(HEAD));
-    answer.read_until(b'\n', &mut line).await?;
-    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+/// The status line of the proxy's answer to a request such as `GET /ready`.
+pub(crate) async fn ask(addr: SocketAddr, request: &str) -> io::Result<String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(addr).await?;
+        let head = format!("{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut line = Vec::new();
+        let mut answer = BufReader::new(stream.take(HEAD));
+        answer.read_until(b'\n', &mut line).await?;
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    };
+    timeout(ANSWER, exchange).await.unwrap_or_else(|_| {
+        let why = format!("no answer to {request} within {ANSWER:?}");
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    })
 }
 
 #[cfg(test)]

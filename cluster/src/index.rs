@@ -55,7 +55,7 @@ pub use traffic::{
 pub use workload::ExternalWorkload;
 
 use crate::objects::{Kind, Name, Object, ObjectRef};
-use table::{ByGroup, Table};
+use table::{ByGroup, Rows, Table};
 
 /// Age of an object: nanoseconds since 1970, `None` when it has no creationTimestamp (oldest).
 pub type Created = Option<i128>;
@@ -284,17 +284,20 @@ impl Index {
             .map(Object::name)
             .chain(kept.iter().cloned())
             .collect();
-        for name in self
-            .names(kind)
-            .into_iter()
-            .filter(|name| !wanted.contains(name))
-        {
+        let mut gone = self.rows(kind).map(Rows::names).unwrap_or_default();
+        gone.retain(|name| !wanted.contains(name));
+        for name in gone {
             changed.merge(self.delete(&ObjectRef { kind, name }));
         }
         for object in objects.iter().filter(|o| o.kind() == kind) {
             changed.merge(self.apply(object));
         }
         changed
+    }
+
+    /// How many objects of a kind there are; those that were refused do not count.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.rows(kind).map(Rows::len).unwrap_or_default()
     }
 
     /// What controllers have written about the objects whose status the mesh writes, by kind, then by name.
@@ -309,18 +312,28 @@ impl Index {
         })
     }
 
+    /// The pods of a namespace, by name. Not read through a [`Reader`]: for whoever compares everything anew from time to time.
+    pub fn pods_of(&self, namespace: &Arc<str>) -> impl Iterator<Item = &Pod> + use<'_> {
+        self.pods.in_namespace(namespace).map(Arc::as_ref)
+    }
+
     /// Stores what is written about an object, whatever became of the rest of it. The key changes with the facts only: one
     /// that was refused changes nothing for anybody.
     fn with_status(
         &mut self,
         object: ObjectRef,
-        status: Option<WrittenStatus>,
+        mut status: Option<WrittenStatus>,
         facts: Option<HashSet<Key>>,
     ) -> HashSet<Key> {
         let table = match status {
             Some(_) => Some(self.statuses.entry(object.kind).or_default()),
             None => self.statuses.get_mut(&object.kind),
         };
+        if let (Some(status), Some(table), None) = (&mut status, &table, &facts) {
+            status.generation = table
+                .find(&object.name)
+                .and_then(|before| before.generation);
+        }
         let changed = table.is_some_and(|table| table.set(&object.name, status).is_some());
         let Some(mut keys) = facts else {
             return HashSet::new();
@@ -331,28 +344,28 @@ impl Index {
         keys
     }
 
-    fn names(&self, kind: Kind) -> Vec<Name> {
-        match kind {
-            Kind::Service => self.services.names(),
-            Kind::EndpointSlice => self.slices.names(),
-            Kind::Pod => self.pods.names(),
-            Kind::Node => self.nodes.names(),
-            Kind::Server => self.servers.names(),
-            Kind::AuthorizationPolicy => self.authorizations.names(),
-            Kind::ServerAuthorization => self.server_authzs.names(),
-            Kind::MeshTlsAuthentication => self.identities.names(),
-            Kind::NetworkAuthentication => self.networks.names(),
-            Kind::EgressNetwork => self.egress_networks.names(),
-            Kind::HttpLocalRateLimitPolicy => self.rate_limits.names(),
+    fn rows(&self, kind: Kind) -> Option<&dyn Rows> {
+        Some(match kind {
+            Kind::Service => &self.services,
+            Kind::EndpointSlice => &self.slices,
+            Kind::Pod => &self.pods,
+            Kind::Node => &self.nodes,
+            Kind::Server => &self.servers,
+            Kind::AuthorizationPolicy => &self.authorizations,
+            Kind::ServerAuthorization => &self.server_authzs,
+            Kind::MeshTlsAuthentication => &self.identities,
+            Kind::NetworkAuthentication => &self.networks,
+            Kind::EgressNetwork => &self.egress_networks,
+            Kind::HttpLocalRateLimitPolicy => &self.rate_limits,
             Kind::PolicyHttpRoute
             | Kind::GatewayHttpRoute
             | Kind::GrpcRoute
             | Kind::TlsRoute
-            | Kind::TcpRoute => self.routes.get(&kind).map(Table::names).unwrap_or_default(),
-            Kind::ExternalWorkload => self.workloads.names(),
-            Kind::ServiceProfile => self.service_profiles.names(),
-            Kind::Link => Vec::new(),
-        }
+            | Kind::TcpRoute => self.routes.get(&kind)?,
+            Kind::ExternalWorkload => &self.workloads,
+            Kind::ServiceProfile => &self.service_profiles,
+            Kind::Link => return None,
+        })
     }
 
     fn set_service(&mut self, name: &Name, service: Option<Service>) -> HashSet<Key> {

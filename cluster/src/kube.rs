@@ -6,6 +6,7 @@ mod fetch;
 mod follow;
 mod item;
 mod list;
+mod metrics;
 mod watch;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -16,13 +17,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use client::{ConnectError, connect};
+pub use metrics::Metrics;
 
 use crate::{Shared, objects::Kind};
 
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// How often a kind that is not installed is looked for.
+    /// How often a kind that may be absent is looked for.
     absent_poll: Duration,
     /// How long objects of a kind that is served no more are kept. An API server that starts may not know all kinds yet,
     /// and to drop its policies would open doors.
@@ -42,6 +44,7 @@ pub struct KubeSource {
     client: Client,
     shared: Arc<Shared>,
     pace: Pace,
+    metrics: Metrics,
     states: Mutex<BTreeMap<Kind, State>>,
 }
 
@@ -52,22 +55,23 @@ enum State {
     Waiting(String),
     /// All its objects were read at least once.
     Read,
-    /// The API server does not have it.
+    /// The API server does not have it, and it can be done without.
     Absent,
 }
 
 impl KubeSource {
     /// A source that has not read anything yet.
-    pub fn new(client: Client, shared: Arc<Shared>) -> Arc<Self> {
-        Self::with_pace(client, shared, PACE)
+    pub fn new(client: Client, shared: Arc<Shared>, metrics: Metrics) -> Arc<Self> {
+        Self::with_pace(client, shared, metrics, PACE)
     }
 
-    fn with_pace(client: Client, shared: Arc<Shared>, pace: Pace) -> Arc<Self> {
+    fn with_pace(client: Client, shared: Arc<Shared>, metrics: Metrics, pace: Pace) -> Arc<Self> {
         let waiting = |kind| (kind, State::Waiting("not asked yet".to_owned()));
         Arc::new(Self {
             client,
             shared,
             pace,
+            metrics,
             states: Mutex::new(kinds().map(waiting).collect()),
         })
     }
@@ -90,7 +94,7 @@ impl KubeSource {
         tasks.shutdown().await;
     }
 
-    /// Whether every kind has been read once, or is not in this cluster.
+    /// Whether every kind has been read once, or is one of the Gateway API that is not in this cluster.
     ///
     /// # Errors
     /// The kinds that are missing, each with the reason.
@@ -117,7 +121,8 @@ impl KubeSource {
         if matches!(known, State::Waiting(_)) {
             *known = state;
         }
-        if !states.values().any(|s| matches!(s, State::Waiting(_))) {
+        if !self.shared.is_filled() && !states.values().any(|s| matches!(s, State::Waiting(_))) {
+            tracing::info!("all objects have been read; proxies are answered now");
             self.shared.set_filled();
         }
     }

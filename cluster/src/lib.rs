@@ -22,7 +22,7 @@
 //! let source = ManifestSource::new("manifests".into(), LocalMesh::new("linkerd"), Arc::clone(&shared));
 //! source.reload();
 //! tokio::spawn(Arc::clone(&source).watch(shutdown.clone()));
-//! let mesh = MeshSettings { assume_accepted: true, ..MeshSettings::default() };
+//! let mesh = MeshSettings { external_workloads_ready: true, ..MeshSettings::default() };
 //! // weft_destination::serve_on(listener_8086, weft_destination::Settings::new(mesh.clone()), shared.clone(), …)
 //! // weft_policy::serve_on(listener_8090, weft_policy::Settings::new(mesh), shared, …)
 //! # }
@@ -45,6 +45,6 @@ pub use index::{Changed, Index, Invalid, Key, Reader};
 pub use manifests::{ManifestError, ManifestSource};
 pub use mesh::{DefaultPolicy, MeshSettings, UnknownDefaultPolicy};
 pub use objects::{Kind, Name, Object, ObjectRef};
-pub use shared::{Listener, Shared};
+pub use shared::{Listener, NotFilled, Shared};
 pub use token::Workload;
 pub use views::{Query, Subscription, TooManyViews, Views};

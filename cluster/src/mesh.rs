@@ -32,8 +32,8 @@ pub struct MeshSettings {
     pub default_opaque_ports: PortSet,
     /// Whether IPv6 endpoints are announced, and preferred over the IPv4 twin of the same target.
     pub enable_ipv6: bool,
-    /// Nothing writes statuses (a local mesh): what would wait for one, as external workloads do, does not.
-    pub assume_accepted: bool,
+    /// ExternalWorkloads whose status has no condition `Ready` count as ready: in a local mesh nobody writes one.
+    pub external_workloads_ready: bool,
 }
 
 impl Default for MeshSettings {
@@ -47,7 +47,7 @@ impl Default for MeshSettings {
             default_opaque_ports: parse::port_set(DEFAULT_OPAQUE_PORTS)
                 .expect("a constant list of ports"),
             enable_ipv6: false,
-            assume_accepted: false,
+            external_workloads_ready: false,
         }
     }
 }
@@ -123,6 +123,18 @@ impl DefaultPolicy {
             Self::Deny => "deny",
             Self::Audit => "audit",
         }
+    }
+
+    /// Whether clients without an identity need an authorization.
+    pub fn keeps_strangers_out(self) -> bool {
+        matches!(
+            self,
+            Self::Deny
+                | Self::Allow {
+                    authenticated: true,
+                    ..
+                }
+        )
     }
 
     /// The variant that asks for an identity, for ports that require one.

@@ -1,14 +1,28 @@
 //! Owns the lock around the index and the list of those who are told what changed; does not compute states.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use tokio::sync::watch;
+use thiserror::Error;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     index::{Changed, Index},
     objects::{Kind, Object, ObjectRef},
 };
+
+/// How long a question waits for the index to be filled, so that a start is a slow answer; proxies wait for 3 s (contract 1.2).
+const FILL_WAIT: Duration = Duration::from_secs(2);
+
+/// Nothing can be answered yet: in half of the objects what denies may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "this replica has not read all objects yet; /ready of its admin port says what it waits for"
+)]
+pub struct NotFilled;
 
 /// Is told what changed, under the lock of the index, so that no change is seen twice or missed.
 pub trait Listener: Send + Sync {
@@ -78,7 +92,7 @@ impl Shared {
         listeners.push(listener);
     }
 
-    /// A source has filled the index for the first time: services may say that they are ready.
+    /// A source has filled the index for the first time: services may answer.
     pub fn set_filled(&self) {
         self.filled.send_replace(true);
     }
@@ -86,5 +100,44 @@ impl Shared {
     /// Whether a source has filled the index.
     pub fn is_filled(&self) -> bool {
         *self.filled.borrow()
+    }
+
+    /// Waits until a source has filled the index, for 2 s.
+    ///
+    /// # Errors
+    /// It has not been filled within that time.
+    pub async fn filled(&self) -> Result<(), NotFilled> {
+        let mut filled = self.filled.subscribe();
+        let wait = timeout(FILL_WAIT, filled.wait_for(|filled| *filled)).await;
+        match wait {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(NotFilled),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_waits_for_the_index_but_not_for_long() {
+        let shared = Shared::new();
+        let started = Instant::now();
+        assert_eq!(shared.filled().await, Err(NotFilled));
+        assert_eq!(started.elapsed(), FILL_WAIT);
+
+        let filling = Arc::clone(&shared);
+        tokio::spawn(async move {
+            tokio::time::sleep(FILL_WAIT / 4).await;
+            filling.set_filled();
+        });
+        let started = Instant::now();
+        assert_eq!(shared.filled().await, Ok(()));
+        assert_eq!(started.elapsed(), FILL_WAIT / 4);
+        assert_eq!(shared.filled().await, Ok(()));
+        assert_eq!(started.elapsed(), FILL_WAIT / 4, "it is filled for ever");
     }
 }

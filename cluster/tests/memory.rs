@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use weft_cluster::{KubeSource, Name, Reader, Shared};
+use weft_cluster::{Kind, KubeSource, Name, Reader, Shared, kube::Metrics};
 
 const PODS: usize = 10_000;
 /// Most memory of 1,000 pods while they are read, in kB; what the server in this process takes counts too.
@@ -83,6 +83,19 @@ fn list(next: &str, items: &[String]) -> String {
     format!(r#"{{"metadata":{{"resourceVersion":"1","continue":"{next}"}},"items":[{items}]}}"#)
 }
 
+fn group(name: &str) -> String {
+    let version = json!({"groupVersion": format!("{name}/v1alpha1"), "version": "v1alpha1"});
+    json!({"name": name, "versions": [version]}).to_string()
+}
+
+/// All kinds, whatever their group.
+fn resources() -> String {
+    let all = Kind::ALL.map(|kind| {
+        json!({"name": kind.api().plural, "singularName": "", "namespaced": true, "kind": "X", "verbs": []})
+    });
+    json!({"groupVersion": "x/v1alpha1", "resources": all}).to_string()
+}
+
 async fn answer(
     request: Request<Incoming>,
     template: Arc<str>,
@@ -106,9 +119,11 @@ async fn answer(
             };
             (200, list(&next, &items))
         }
-        path if path.starts_with("/apis/") && !path.contains("endpointslices") => {
-            (404, "{}".to_owned())
+        path if path.starts_with("/apis/gateway.") => (404, "{}".to_owned()),
+        path if path.starts_with("/apis/") && path.matches('/').count() == 2 => {
+            (200, group(path.trim_start_matches("/apis/")))
         }
+        path if path.starts_with("/apis/") && path.matches('/').count() == 3 => (200, resources()),
         _ => (200, list("", &[])),
     };
     let body = Full::new(Bytes::from(text));
@@ -146,7 +161,7 @@ async fn a_thousand_pods_take_few_megabytes() {
     let url = format!("http://{addr}").parse().expect("a URL");
     let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
     let shared = Shared::new();
-    let source = KubeSource::new(client, Arc::clone(&shared));
+    let source = KubeSource::new(client, Arc::clone(&shared), Metrics::default());
     let before = memory("VmRSS");
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(Arc::clone(&source).run(shutdown.clone()));

@@ -78,6 +78,38 @@ pub fn duration(text: &str) -> Result<Duration, ParseError> {
         .ok_or_else(invalid)
 }
 
+/// A duration as Go's `time.ParseDuration` reads it, which Linkerd's charts and annotations use: `24h0m0s`, `1.5h`, `300ms`. Not
+/// negative; only `0` needs no unit.
+pub fn go_duration(text: &str) -> Result<Duration, ParseError> {
+    let invalid = || ParseError::unexpected("a duration such as 1s, 300ms or 1m30s", text);
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.is_empty() {
+        return Err(invalid());
+    }
+    let in_number = |c: char| c.is_ascii_digit() || c == '.';
+    let (mut rest, mut total) = (text, Duration::ZERO);
+    while !rest.is_empty() {
+        let (number, tail) = rest.split_at(rest.find(|c| !in_number(c)).ok_or_else(invalid)?);
+        let (unit, tail) = tail.split_at(tail.find(in_number).unwrap_or(tail.len()));
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" | "μs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return Err(invalid()),
+        };
+        let number: f64 = number.parse().map_err(|_| invalid())?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| invalid())?;
+        total = total.checked_add(part).ok_or_else(invalid)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
 /// Exactly `true` or `false`.
 pub fn boolean(text: &str) -> Result<bool, ParseError> {
     match text {

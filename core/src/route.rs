@@ -85,6 +85,21 @@ pub fn find<'r, T>(
     most_specific(routes, request)
 }
 
+/// Of payloads that are for some hosts each (none means every host) the one for a host, given without a port: the most specific,
+/// and of equal ones the first.
+pub fn find_by_host<'r, T>(routes: &'r [(Vec<HostMatch>, T)], host: &str) -> Option<&'r T> {
+    let mut best = None;
+    for (hosts, payload) in routes {
+        let Some(found) = host::specificity(hosts, Some(host)) else {
+            continue;
+        };
+        if best.as_ref().is_none_or(|(top, _)| found > *top) {
+            best = Some((found, payload));
+        }
+    }
+    best.map(|(_, payload)| payload)
+}
+
 /// A way to match requests, with an order of how specific a match was; greater is more specific.
 trait Match {
     type Specificity: Ord;

@@ -14,7 +14,7 @@
 //! source.reload();
 //! tokio::spawn(source.watch(shutdown.clone()));
 //! let metrics = grpc::Metrics::register(&Registry::new(Duration::from_secs(600)));
-//! let mesh = MeshSettings { assume_accepted: true, ..MeshSettings::default() };
+//! let mesh = MeshSettings { external_workloads_ready: true, ..MeshSettings::default() };
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8086").await?;
 //! weft_destination::serve_on(listener, Settings::new(mesh), shared, metrics, shutdown).await?;
 //! # Ok(()) }

@@ -99,12 +99,12 @@ impl Inner {
             "Get" => {
                 let request = wire::decode(body).await?;
                 let call = self.calls.streaming(SERVICE, "Get");
-                self.calls.open(call, self.endpoints(&request))?
+                self.calls.open(call, self.endpoints(&request)).await?
             }
             "GetProfile" => {
                 let request = wire::decode(body).await?;
                 let call = self.calls.streaming(SERVICE, "GetProfile");
-                self.calls.open(call, self.profile(&request))?
+                self.calls.open(call, self.profile(&request)).await?
             }
             other => {
                 return Err(Status::unimplemented(format!(
@@ -122,7 +122,14 @@ impl Inner {
             .read(|index| Reader::new(index).node(node)?.zone.clone())
     }
 
-    fn endpoints(&self, request: &GetDestination) -> Result<GetStream, Status> {
+    /// Refuses while the index is being filled: what is not read yet would seem not to exist. Proxies go on with what they knew.
+    async fn filled(&self) -> Result<(), Status> {
+        let filled = self.shared.filled().await;
+        filled.map_err(|error| Status::unavailable(error.to_string()))
+    }
+
+    async fn endpoints(&self, request: &GetDestination) -> Result<GetStream, Status> {
+        self.filled().await?;
         let path = &request.path;
         let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
         let authority = Authority::parse(path).ok_or_else(invalid)?;
@@ -148,7 +155,8 @@ impl Inner {
         GetStream::new(&self.endpoints, query, node.into())
     }
 
-    fn profile(&self, request: &GetDestination) -> Result<ProfileStream, Status> {
+    async fn profile(&self, request: &GetDestination) -> Result<ProfileStream, Status> {
+        self.filled().await?;
         let path = &request.path;
         let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
         let authority = Authority::parse(path).ok_or_else(invalid)?;

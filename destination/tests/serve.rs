@@ -34,6 +34,12 @@ struct Server {
 }
 
 async fn start(max_streams: usize) -> Server {
+    let server = start_unfilled(max_streams).await;
+    server.shared.set_filled();
+    server
+}
+
+async fn start_unfilled(max_streams: usize) -> Server {
     let shared = Shared::new();
     for object in manifests::parse(Path::new("test.yaml"), OBJECTS).expect("valid") {
         shared.apply(&object);
@@ -371,4 +377,43 @@ async fn a_client_that_does_not_read_gets_the_newest_state_later() {
         messages += 1;
     }
     assert!(messages < 30, "{messages} messages for 200 changes");
+}
+
+/// Proxies go on with what they know until everything is known here: a Service whose slices come later is not without
+/// endpoints, and a Service that comes later is not unknown.
+#[tokio::test]
+async fn half_an_index_answers_nothing() {
+    let server = start_unfilled(10).await;
+    let known = "web.default.svc.cluster.local:80";
+    let unknown = "late.default.svc.cluster.local:80";
+    let profile = |path| {
+        let mut client = server.client.clone();
+        async move { client.get_profile(request(path)).await.map(|_| ()) }
+    };
+    let get = |path| {
+        let get = server.get(path);
+        async { get.await.map(|_| ()) }
+    };
+    let answers =
+        async { tokio::join!(get(known), get(unknown), profile(known), profile(unknown)) };
+    // Proxies wait for 3 s (contract 1.2).
+    let answers = timeout(Duration::from_secs(3), answers).await;
+    let answers = answers.expect("in time");
+    for answer in [answers.0, answers.1, answers.2, answers.3] {
+        let status = answer.expect_err("refused");
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains("/ready"), "{status}");
+    }
+
+    // What is filled meanwhile makes the answer late, not wrong.
+    let mut client = server.client.clone();
+    let asked = tokio::spawn(async move { client.get(request(known)).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!asked.is_finished());
+    server.endpoints(1, 3);
+    server.shared.set_filled();
+    let opened = asked.await.expect("no panic").expect("open");
+    let mut addresses = BTreeSet::new();
+    take(&mut addresses, next(&mut opened.into_inner()).await);
+    assert_eq!(addresses.len(), 3);
 }

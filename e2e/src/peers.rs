@@ -137,6 +137,21 @@ async fn reply(target: &str, who: &Who, mut seen: Value) -> (u16, String) {
     (u16::try_from(status).unwrap_or(200), body)
 }
 
+/// Redirects each path to the same with a slash at its end, as many applications do; HTTP/1, one request a connection.
+pub fn slash(listener: Listener) {
+    listener.serve(|wire| async move {
+        let mut wire = wire.patient(Duration::from_secs(600));
+        let message = wire.message().await?;
+        let path = message.head.first.split(' ').nth(1).unwrap_or_default();
+        let (status, location) = match path.ends_with('/') {
+            true => (200, String::new()),
+            false => (301, format!("location: {path}/\r\n")),
+        };
+        let head = format!("HTTP/1.1 {status} X\r\n{location}connection: close\r\n");
+        wire.send(head + "content-length: 0\r\n\r\n").await
+    });
+}
+
 /// Greets with a line before the client has said a word, then echoes lines.
 pub fn banner(listener: Listener, text: &str) {
     let text = format!("{text}\n");

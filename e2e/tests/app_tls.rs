@@ -1,4 +1,5 @@
-//! The application's own TLS passes untouched, however its first bytes are cut up (case T01).
+//! The application's own TLS passes untouched, however its first bytes are cut up (case T01), and goes where TLSRoutes say by
+//! its server name.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::time::sleep;
-use weft_e2e::{Node, Process, Way, Wire, over_each_hop};
+use weft_e2e::{Manifests, Node, Process, Way, Wire, mesh, over_each_hop};
 
 const NAME: &str = "shop.example";
 
@@ -45,7 +46,7 @@ async fn server(node: &Node, folder: &std::path::Path) -> anyhow::Result<Process
     Ok(process)
 }
 
-fn client(roots: RootCertStore, sni: bool) -> anyhow::Result<ClientConnection> {
+fn client(roots: RootCertStore, name: &'static str, sni: bool) -> anyhow::Result<ClientConnection> {
     // A post-quantum share first, as browsers have it: the hello does not fit a first look then.
     let mut provider = aws_lc_rs::default_provider();
     provider.kx_groups = vec![
@@ -58,7 +59,7 @@ fn client(roots: RootCertStore, sni: bool) -> anyhow::Result<ClientConnection> {
     config.enable_sni = sni;
     Ok(ClientConnection::new(
         Arc::new(config),
-        ServerName::try_from(NAME)?,
+        ServerName::try_from(name)?,
     )?)
 }
 
@@ -114,7 +115,7 @@ fn t01_a_hello_in_two_records_passes() {
     over_each_hop(async |way| {
         let (folder, roots) = certificate()?;
         let _openssl = server(&way.server, folder.path()).await?;
-        let mut tls = client(roots, true)?;
+        let mut tls = client(roots, NAME, true)?;
         let hello = to_send(&mut tls)?;
         let mut wire = way.connect().await?;
         wire.send(in_two_records(&hello)).await?;
@@ -137,7 +138,7 @@ fn t01_a_hello_in_pieces_passes_with_and_without_a_name() {
         let (folder, roots) = certificate()?;
         let _openssl = server(&way.server, folder.path()).await?;
         for sni in [true, false] {
-            let mut tls = client(roots.clone(), sni)?;
+            let mut tls = client(roots.clone(), NAME, sni)?;
             let hello = to_send(&mut tls)?;
             ensure!(
                 hello.len() > 1216,
@@ -157,5 +158,50 @@ fn t01_a_hello_in_pieces_passes_with_and_without_a_name() {
                 .with_context(|| format!("SNI: {sni}"))?;
         }
         Ok(())
+    });
+}
+
+const ROUTE: &str = "
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: TLSRoute
+metadata: {name: shop, namespace: demo}
+spec:
+  parentRefs: [{group: core, kind: Service, name: web}]
+  hostnames: [shop.example]
+  rules: [{backendRefs: [{name: shop, port: 443}]}]";
+
+/// A TLSRoute alone on a Service: what has its name goes to its backend, and nothing else goes anywhere.
+#[test]
+fn a_tls_route_decides_by_the_server_name() {
+    let manifests = Manifests::default()
+        .service("web", &[(443, 9443)])
+        .service("shop", &[(443, 9443)])
+        .pod("web", &[9443])
+        .pod("shop", &[9443])
+        .pod("client", &[])
+        .yaml(ROUTE);
+    mesh(manifests, async |net| {
+        let (_web, shop) = (net.start("web").await?, net.start("shop").await?);
+        let from = net.start("client").await?;
+        let (folder, roots) = certificate()?;
+        let _openssl = server(&shop, folder.path()).await?;
+        // A Service without the route, for comparison.
+        for service in ["shop:443", "web:443"] {
+            let mut tls = client(roots.clone(), NAME, true)?;
+            let mut wire = from.connect(service).await?;
+            talk(&mut tls, &mut wire).await.context(service)?;
+        }
+        for (name, sni) in [("other.example", true), (NAME, false)] {
+            let mut tls = client(roots.clone(), name, sni)?;
+            let mut wire = from.connect("web:443").await?;
+            wire.send(to_send(&mut tls)?).await?;
+            wire.ended()
+                .await
+                .with_context(|| format!("{name} {sni}"))?;
+        }
+        let mut wire = from.connect("web:443").await?;
+        wire.send("GET / HTTP/1.1\r\nhost: shop.example\r\n\r\n")
+            .await?;
+        wire.ended().await.context("plain HTTP")
     });
 }

@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use weft_tls::pem::{self, PemError};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::csr::Csr;
 use crate::leaf::{self, TimeError};
-use crate::pem::{self, PemError};
 use crate::roots::{ALLOWED_KEYS, TrustRoots, key_kind};
 
 /// The two layouts of an issuer folder (contract 2.5).

@@ -8,7 +8,6 @@ pub mod kubernetes;
 mod leaf;
 pub mod local;
 mod metrics;
-pub mod pem;
 pub mod reload;
 pub mod roots;
 mod server;

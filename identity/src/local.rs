@@ -278,7 +278,8 @@ fn open_root(dir: &Path) -> Result<(String, KeyPair), LocalError> {
 }
 
 fn check_root(path: &Path, bundle: &str) -> Result<(), LocalError> {
-    let certificates = crate::pem::certificates(bundle.as_bytes()).map_err(|e| damaged(path, e))?;
+    let certificates =
+        weft_tls::pem::certificates(bundle.as_bytes()).map_err(|e| damaged(path, e))?;
     for der in &certificates {
         let (_, parsed) = x509_parser::parse_x509_certificate(der).map_err(|e| damaged(path, e))?;
         if parsed.validity().not_after.timestamp() <= unix_seconds(SystemTime::now()) {

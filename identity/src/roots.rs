@@ -7,7 +7,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::pem::{self, PemError};
+use weft_tls::pem::{self, PemError};
 
 /// What may stand in a trust bundle, for messages.
 pub(crate) const ALLOWED_KEYS: &str =

@@ -5,10 +5,13 @@ mod annotations;
 mod containers;
 mod decision;
 mod env;
+mod note;
 mod operation;
 mod read;
 mod settings;
 pub mod values;
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, Service, VolumeMount};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -20,12 +23,14 @@ use weft_core::parse;
 pub use annotations::OPAQUE_PORTS;
 pub use containers::{DEBUG, INIT, PROXY, VALIDATOR};
 pub use decision::{INJECT, Skip};
+pub use note::Note;
 pub use operation::Operation;
 pub use settings::Annotations;
 pub use values::{Values, ValuesError};
 
 use annotations::Annotation;
 use decision::Verdict;
+use note::{Place, excerpt};
 use operation::Patch;
 use read::NamedPorts;
 use settings::Settings;
@@ -35,6 +40,8 @@ const CREATED_BY: &str = "linkerd.io/created-by";
 const INJECTOR: &str = "linkerd/proxy-injector";
 /// Container that kubectl looks at if it is told none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// What the API server fills in for `terminationGracePeriodSeconds`.
+const DEFAULT_GRACE_PERIOD: i64 = 30;
 /// Owners that a pod is labelled with (contract 9.4).
 const OWNER_KINDS: [&str; 7] = [
     "deployment",
@@ -115,65 +122,10 @@ pub struct Decision {
     pub patch: Vec<Operation>,
     /// What was ignored or adjusted; each is to be said in an Event.
     pub notes: Vec<Note>,
-    /// Config annotations in effect, by their labels in metrics.
-    pub settings: Vec<(String, String)>,
+    /// Config annotations in effect, by their labels in metrics. Names of one setting are one label.
+    pub settings: BTreeMap<String, String>,
     /// The proxy that is there already was put there by an injector, so that there is nothing to tell.
     pub injected_before: bool,
-}
-
-/// Something a user should know of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note(String);
-
-impl Note {
-    fn new(place: Place, annotation: &str, value: &str, reason: &str) -> Self {
-        let place = place.as_str();
-        let shown = match annotation {
-            annotations::ADDITIONAL_ENV => String::new(),
-            _ => format!(" {:?}", excerpt(value)),
-        };
-        Self(format!(
-            "{annotation}{shown} of the {place} is ignored: {}",
-            excerpt(reason)
-        ))
-    }
-
-    /// One item of a list is left out.
-    fn item(place: Place, annotation: &str, reason: &str) -> Self {
-        Self(format!(
-            "an item of {annotation} of the {} is ignored: {}",
-            place.as_str(),
-            excerpt(reason)
-        ))
-    }
-
-    /// Its text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Where an annotation is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Namespace,
-    Pod,
-}
-
-impl Place {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Namespace => "namespace",
-            Self::Pod => "pod",
-        }
-    }
-}
-
-fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(200) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }
 
 /// Why an object cannot be created.
@@ -192,6 +144,9 @@ pub enum Refusal {
         "the pod cannot get its proxy: {0}; correct the ConfigMap linkerd-config, or annotate the pod linkerd.io/inject: disabled"
     )]
     Config(String),
+    /// What the decision depends on is not known.
+    #[error("{0}")]
+    Unknown(String),
 }
 
 /// Decides about an object and patches it.
@@ -236,6 +191,13 @@ impl<'a> Target<'a> {
             named,
             ingress,
         }
+    }
+
+    /// Seconds from the order to end until the pod is killed.
+    fn grace_period(&self) -> i64 {
+        let spec = self.pod.spec.as_ref();
+        let given = spec.and_then(|spec| spec.termination_grace_period_seconds);
+        given.unwrap_or(DEFAULT_GRACE_PERIOD)
     }
 
     /// Mount of the token for the API server.
@@ -383,7 +345,7 @@ fn inject(
     let none = Annotations::new();
     let own = target.pod.metadata.annotations.as_ref().unwrap_or(&none);
     let mut notes = Vec::new();
-    let settings = Settings::new(
+    let mut settings = Settings::new(
         &config.values,
         admission.namespace_annotations,
         own,
@@ -391,11 +353,13 @@ fn inject(
         &mut notes,
     )
     .map_err(Refusal::Config)?;
+    settings.keep_wait_within(target.grace_period(), &mut notes);
     let mut patch = Patch::default();
     annotate(&mut patch, admission, config, &settings, target);
     label(&mut patch, admission, config, &mut notes);
     add_containers(&mut patch, config, &settings, target);
-    note_dangers(admission, &settings, target, &mut notes);
+    note::dangers(admission, &settings, target, &mut notes);
+    note::without_effect(&settings, target, &mut notes);
     let labels = settings.used.into_iter();
     Ok(Decision {
         skip: Vec::new(),
@@ -521,38 +485,6 @@ fn add_containers(patch: &mut Patch, config: &Config, settings: &Settings, targe
         patch.add(format!("{VOLUMES}/-"), volume);
     }
     patch.add(proxy_at, containers::proxy(config, settings, target));
-}
-
-/// What is allowed, works, and is not what somebody would expect.
-fn note_dangers(
-    admission: &Admission<'_>,
-    settings: &Settings,
-    target: &Target<'_>,
-    notes: &mut Vec<Note>,
-) {
-    let proxy = &settings.values.proxy;
-    let uid = Some(i64::from(proxy.uid));
-    let of_pod = target.pod.spec.as_ref();
-    let of_pod = of_pod.and_then(|spec| spec.security_context.as_ref()?.run_as_user);
-    for container in containers_of(target.pod) {
-        let own = container.security_context.as_ref();
-        if own.and_then(|context| context.run_as_user).or(of_pod) == uid {
-            notes.push(Note(format!(
-                "container {} runs as user {}, the proxy's: its connections bypass the proxy; give it another runAsUser",
-                container.name, proxy.uid
-            )));
-        }
-    }
-    let job = admission
-        .owner
-        .is_some_and(|owner| matches!(owner.kind.as_str(), "job" | "cronjob"));
-    if job && !proxy.native_sidecar {
-        notes.push(Note(
-            "the Job does not complete while its proxy runs: enable native sidecars, or let the Job end its proxy by \
-             POST /shutdown (annotation config.linkerd.io/proxy-admin-shutdown: enabled)"
-                .to_owned(),
-        ));
-    }
 }
 
 fn read_object<T: DeserializeOwned>(object: &Value) -> Result<T, Refusal> {

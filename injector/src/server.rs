@@ -134,6 +134,17 @@ struct Context {
 }
 
 impl Context {
+    /// What the request itself says.
+    fn new(request: &Request, kind: Kind) -> Self {
+        Self {
+            kind,
+            namespace: request.namespace.clone().unwrap_or_default(),
+            metadata: ObjectMeta::default(),
+            controller: None,
+            annotations: Annotations::new(),
+        }
+    }
+
     /// Kind of the owner in metrics.
     fn owner_kind(&self) -> &str {
         match (&self.controller, self.kind) {
@@ -166,15 +177,12 @@ impl Injector {
             return Answer::admit();
         }
         let config = self.config.read().await;
-        let context = match self.context(&request, kind).await {
-            Ok(context) => context,
-            Err(error) => {
-                tracing::error!(%error, "an object is refused");
-                return Answer::refuse(error);
-            }
-        };
         let config = config.as_deref().map_err(String::as_str);
-        let decided = review(&admission(&request, &context, config));
+        let mut context = Context::new(&request, kind);
+        let decided = match self.complete(&mut context, &request).await {
+            Ok(()) => review(&admission(&request, &context, config)),
+            Err(refusal) => Err(refusal),
+        };
         self.tell(&context, &decided, request.dry_run == Some(true));
         match decided {
             Ok(decision) => answer_of(decision),
@@ -182,32 +190,33 @@ impl Injector {
         }
     }
 
-    async fn context(&self, request: &Request, kind: Kind) -> Result<Context, String> {
-        let metadata = request.object.get("metadata").cloned().unwrap_or_default();
-        let metadata: ObjectMeta = match metadata {
-            serde_json::Value::Null => ObjectMeta::default(),
-            metadata => serde_path_to_error::deserialize(metadata)
-                .map_err(|e| format!("metadata.{} cannot be read: {}", e.path(), e.inner()))?,
-        };
-        let namespace = request.namespace.clone().filter(|name| !name.is_empty());
-        let namespace = namespace
-            .or_else(|| metadata.namespace.clone())
-            .ok_or("neither the request nor its object names a namespace")?;
+    /// Finds out the rest. What was found stays in the context if something else was not.
+    async fn complete(&self, context: &mut Context, request: &Request) -> Result<(), Refusal> {
+        if let Some(metadata) = request.object.get("metadata").filter(|m| !m.is_null()) {
+            context.metadata =
+                serde_path_to_error::deserialize(metadata).map_err(|e| Refusal::Object {
+                    path: format!("metadata.{}", e.path()),
+                    reason: e.inner().to_string(),
+                })?;
+        }
+        if context.namespace.is_empty() {
+            let missing = "neither the request nor its object names a namespace";
+            let of_object = context.metadata.namespace.clone();
+            let of_object = of_object.filter(|name| !name.is_empty());
+            context.namespace = of_object.ok_or_else(|| Refusal::Unknown(missing.to_owned()))?;
+        }
+        let (namespace, metadata) = (&context.namespace, &context.metadata);
         let controller = async {
-            match kind {
-                Kind::Pod => self.cluster.controller(&namespace, &metadata).await,
+            match context.kind {
+                Kind::Pod => self.cluster.controller(namespace, metadata).await,
                 Kind::Service => None,
             }
         };
         let (controller, annotations) =
-            tokio::join!(controller, self.cluster.annotations_of(&namespace));
-        Ok(Context {
-            kind,
-            annotations: annotations?,
-            controller,
-            namespace,
-            metadata,
-        })
+            tokio::join!(controller, self.cluster.annotations_of(namespace));
+        context.controller = controller;
+        context.annotations = annotations.map_err(Refusal::Unknown)?;
+        Ok(())
     }
 
     fn tell(&self, context: &Context, decided: &Result<Decision, Refusal>, dry_run: bool) {

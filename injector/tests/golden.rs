@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weft_injector::patch::{
@@ -305,4 +305,153 @@ fn golden() {
         "WEFT_UPDATE=1 writes these anew:\n{}",
         wrong.join("\n")
     );
+}
+
+/// The pod that the golden case `name` gives.
+fn injected(name: &str) -> Pod {
+    let case = Case::read(&folder().join(format!("{name}.in.yaml")));
+    let patched = apply(&case.object, &case.review(&case.object));
+    serde_json::from_value(patched).unwrap()
+}
+
+fn added(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.spec.as_ref().unwrap();
+    let all = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers);
+    all.filter(|container| container.name.starts_with("linkerd-"))
+}
+
+/// What the Pod Security level "restricted" asks of a container.
+fn violations(container: &Container) -> Vec<&'static str> {
+    let context = container.security_context.clone().unwrap_or_default();
+    let capabilities = context.capabilities.unwrap_or_default();
+    let dropped = capabilities.drop.unwrap_or_default();
+    let profile = context.seccomp_profile.map(|profile| profile.type_);
+    let held = [
+        (
+            "allowPrivilegeEscalation",
+            context.allow_privilege_escalation == Some(false),
+        ),
+        ("privileged", context.privileged != Some(true)),
+        ("runAsNonRoot", context.run_as_non_root == Some(true)),
+        ("runAsUser", context.run_as_user != Some(0)),
+        ("drop", dropped == ["ALL"]),
+        ("add", capabilities.add.unwrap_or_default().is_empty()),
+        (
+            "seccompProfile",
+            profile.as_deref() == Some("RuntimeDefault"),
+        ),
+        (
+            "ports",
+            container
+                .ports
+                .iter()
+                .flatten()
+                .all(|port| port.host_port.is_none()),
+        ),
+    ];
+    held.into_iter()
+        .filter(|(_, held)| !held)
+        .map(|(rule, _)| rule)
+        .collect()
+}
+
+#[test]
+fn j13_with_a_cni_plugin_all_that_is_added_is_restricted() {
+    let pod = injected("j13_cni");
+    let names: Vec<_> = added(&pod)
+        .map(|container| container.name.as_str())
+        .collect();
+    assert_eq!(names, ["linkerd-network-validator", PROXY]);
+    for container in added(&pod) {
+        assert_eq!(violations(container), [""; 0], "{}", container.name);
+    }
+    for volume in pod.spec.unwrap().volumes.unwrap() {
+        assert!(
+            volume.empty_dir.is_some() || volume.projected.is_some(),
+            "{}",
+            volume.name
+        );
+    }
+    // Without one, only the init container asks for more.
+    let pod = injected("plain");
+    for container in added(&pod) {
+        match container.name.as_str() {
+            "linkerd-init" => assert_eq!(violations(container), ["add"]),
+            name => assert_eq!(violations(container), [""; 0], "{name}"),
+        }
+    }
+}
+
+/// OpenShift's SCC "restricted-v2": every user is in the range of the namespace, or left to it.
+#[test]
+fn j13_users_are_in_the_range_of_the_namespace() {
+    let range = 1_000_810_000..1_000_820_000;
+    let pod = injected("j13_openshift");
+    for container in added(&pod) {
+        let user = container
+            .security_context
+            .as_ref()
+            .and_then(|context| context.run_as_user);
+        assert!(
+            user.is_none_or(|user| range.contains(&user)),
+            "{}: {user:?}",
+            container.name
+        );
+    }
+    // Root, or no number at all, is refused for the proxy's user: the rules must know it.
+    let case = Case::read(&folder().join("j13_user_of_the_namespace.in.yaml"));
+    for bad in ["0", "-1", "", "1000810000/10000", "4294967296"] {
+        let annotation = ("config.linkerd.io/proxy-uid".to_owned(), bad.to_owned());
+        let case = Case {
+            namespace_annotations: [annotation]
+                .into_iter()
+                .chain(
+                    case.namespace_annotations
+                        .clone()
+                        .into_iter()
+                        .filter(|(name, _)| name == "linkerd.io/inject"),
+                )
+                .collect(),
+            object: case.object.clone(),
+            owner: None,
+            values: Value::Null,
+            _about: String::new(),
+        };
+        let decision = case.review(&case.object);
+        assert_eq!(decision.notes.len(), 1, "{bad}");
+        let text = serde_json::to_string(&decision.patch).unwrap();
+        assert!(text.contains("--proxy-uid=2102"), "{bad}: {text}");
+    }
+}
+
+/// An autoscaler by CPU gives up on a pod with a container that requests none.
+#[test]
+fn j15_every_container_of_the_charts_values_requests_cpu() {
+    let chart =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/linkerd-control-plane/values.yaml");
+    let chart: Value = serde_norway::from_str(&std::fs::read_to_string(chart).unwrap()).unwrap();
+    for (native, cni) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut case = Case::read(&folder().join("plain.in.yaml"));
+        case.values = chart.clone();
+        case.values["proxy"]["nativeSidecar"] = native.into();
+        case.values["cniEnabled"] = cni.into();
+        let patched = apply(&case.object, &case.review(&case.object));
+        let pod: Pod = serde_json::from_value(patched).unwrap();
+        assert_eq!(added(&pod).count(), 2);
+        for container in added(&pod) {
+            let requests = container
+                .resources
+                .as_ref()
+                .and_then(|r| r.requests.as_ref());
+            assert!(
+                requests.is_some_and(|r| r.contains_key("cpu")),
+                "{}",
+                container.name
+            );
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Owns the rules by which routes, EgressNetworks and rate limits are accepted (contract 8.2), as pure functions over the
-//! index. Serving applies them directly, so it does not wait for statuses to be written; the status writer says what they
-//! say. Neither reads nor writes a status.
+//! index; Servers and AuthorizationPolicies are in `inbound`. Serving applies them directly, so it does not wait for statuses to
+//! be written; the status writer says what they say. Neither reads nor writes a status.
+
+mod inbound;
 
 use weft_cluster::{
     Kind, MeshSettings, Name, Reader,
@@ -9,6 +11,8 @@ use weft_cluster::{
         RouteRules,
     },
 };
+
+pub(crate) use inbound::{authentications, authorization, server, server_port};
 
 /// Why a condition does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,10 @@ use weft_runtime::{
 /// Group of the routes that other controllers use as well.
 const GATEWAY: &str = "gateway.networking.k8s.io";
 
+/// Said to who writes a rate limit, so that nobody believes to be protected.
+const NOT_ENFORCED: &str =
+    "spec: limits are served to the proxies, but those of this version do not enforce them yet";
+
 /// The certificate files of a webhook.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
@@ -194,7 +198,10 @@ fn judge_object(object: &Object) -> Answer {
             Weight::Warning => answer.warn(format!("{field}: {reason}; it is ignored")),
         };
     }
-    answer
+    match object {
+        Object::HttpLocalRateLimitPolicy(_) => answer.warn(NOT_ENFORCED),
+        _ => answer,
+    }
 }
 
 enum Weight {

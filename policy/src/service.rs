@@ -142,13 +142,39 @@ impl Policies {
         Some(OutboundTarget::Service(Name::new(namespace, service), port))
     }
 
-    fn watch_outbound(&self, spec: TrafficSpec) -> Result<OutboundStream, Status> {
+    /// Refuses while the index is being filled: without a Server that is not read yet a port would be open, and without an
+    /// authentication a client would be turned away. Proxies go on with what they knew.
+    async fn filled(&self) -> Result<(), Status> {
+        let filled = self.inbound.shared().filled().await;
+        filled.map_err(|error| Status::unavailable(error.to_string()))
+    }
+
+    async fn outbound(&self, spec: TrafficSpec) -> Result<OutboundPolicy, Status> {
+        self.filled().await?;
+        match self.outbound.once(&self.traffic_query(spec)?) {
+            Outbound::Known(policy, _) => Ok(OutboundPolicy::clone(&policy)),
+            Outbound::NotFound => Err(no_such_target()),
+        }
+    }
+
+    async fn inbound(&self, spec: &PortSpec) -> Result<Server, Status> {
+        self.filled().await?;
+        let query = Self::port_query(spec)?;
+        match self.inbound.once(&query) {
+            Some(server) => Ok(Server::clone(&server)),
+            None => Err(no_such_workload(&query)),
+        }
+    }
+
+    async fn watch_outbound(&self, spec: TrafficSpec) -> Result<OutboundStream, Status> {
+        self.filled().await?;
         let query = self.traffic_query(spec)?;
         let subscription = self.outbound.subscribe(query).map_err(grpc::exhausted)?;
         OutboundStream::new(subscription).ok_or_else(no_such_target)
     }
 
-    fn watch_inbound(&self, spec: &PortSpec) -> Result<InboundStream, Status> {
+    async fn watch_inbound(&self, spec: &PortSpec) -> Result<InboundStream, Status> {
+        self.filled().await?;
         let query = Self::port_query(spec)?;
         let unknown = no_such_workload(&query);
         let subscription = self.inbound.subscribe(query).map_err(grpc::exhausted)?;
@@ -178,12 +204,7 @@ impl InboundServerPolicies for Policies {
 
     async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<Server>, Status> {
         let call = self.calls.unary(INBOUND, "GetPort");
-        let found =
-            Self::port_query(request.get_ref()).and_then(|query| match self.inbound.once(&query) {
-                Some(server) => Ok(Server::clone(&server)),
-                None => Err(no_such_workload(&query)),
-            });
-        call.answer(found)
+        call.answer(self.inbound(request.get_ref()).await)
     }
 
     async fn watch_port(
@@ -192,7 +213,7 @@ impl InboundServerPolicies for Policies {
     ) -> Result<Response<Self::WatchPortStream>, Status> {
         let call = self.calls.streaming(INBOUND, "WatchPort");
         let opened = self.watch_inbound(request.get_ref());
-        self.calls.open(call, opened)
+        self.calls.open(call, opened).await
     }
 }
 
@@ -202,13 +223,7 @@ impl OutboundPolicies for Policies {
 
     async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<OutboundPolicy>, Status> {
         let call = self.calls.unary(OUTBOUND, "Get");
-        let found = self.traffic_query(request.into_inner()).and_then(|query| {
-            match self.outbound.once(&query) {
-                Outbound::Known(policy, _) => Ok(OutboundPolicy::clone(&policy)),
-                Outbound::NotFound => Err(no_such_target()),
-            }
-        });
-        call.answer(found)
+        call.answer(self.outbound(request.into_inner()).await)
     }
 
     async fn watch(
@@ -217,6 +232,6 @@ impl OutboundPolicies for Policies {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let call = self.calls.streaming(OUTBOUND, "Watch");
         let opened = self.watch_outbound(request.into_inner());
-        self.calls.open(call, opened)
+        self.calls.open(call, opened).await
     }
 }

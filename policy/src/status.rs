@@ -1,5 +1,5 @@
-//! Owns writing the statuses of routes, EgressNetworks and HTTPLocalRateLimitPolicies (contract 8.2): when, by whom and how. What
-//! they say is `plan`'s work, who may write is `lease`'s. Proxies are served without them: acceptance is computed, not read back.
+//! Owns writing the statuses of routes, Servers, AuthorizationPolicies, EgressNetworks and HTTPLocalRateLimitPolicies (contract
+//! 8.2): when, by whom and how. What they say is `plan`'s work, who may write is `lease`'s. Proxies are served without them: acceptance is computed, not read back.
 
 mod plan;
 #[cfg(test)]
@@ -130,7 +130,8 @@ pub async fn run(
     }
 }
 
-/// Hears of changes that statuses depend on.
+/// Hears of changes that statuses depend on, but for those of pods, which are many: what follows from them has time until
+/// everything is compared anew.
 #[derive(Default)]
 struct Changes {
     any: Notify,
@@ -145,6 +146,8 @@ impl Listener for Changes {
                     | Key::Routes(..)
                     | Key::Service(_)
                     | Key::Servers(_)
+                    | Key::Authorizations(_)
+                    | Key::Authentication(_)
                     | Key::EgressNetworks(_)
                     | Key::RateLimits(_)
             )
@@ -161,8 +164,9 @@ struct Writer {
     settings: Settings,
     metrics: Metrics,
     held: Held,
-    /// The version of each kind that the API server serves.
-    served: Mutex<HashMap<Kind, &'static str>>,
+    /// The version of each kind that the API server serves with a status; `None` where it has none, as in definitions that are
+    /// not ours.
+    served: Mutex<HashMap<Kind, Option<&'static str>>>,
     /// What was written and from which version; the index hears of it later.
     sent: HashSet<(ObjectRef, String)>,
 }
@@ -193,6 +197,7 @@ impl Writer {
             .read(|index| plan(index, mesh, Timestamp::now()));
         let due: HashSet<_> = patches.iter().map(StatusPatch::key).collect();
         self.sent.retain(|key| due.contains(key));
+        self.served.lock().retain(|_, version| version.is_some());
         patches.retain(|patch| !self.sent.contains(&patch.key()));
         let this = &*self;
         let written: Vec<_> = stream::iter(patches)
@@ -215,13 +220,14 @@ impl Writer {
         let object = &patch.object;
         let started = Instant::now();
         let outcome = timeout(limit, self.send(patch)).await;
-        if outcome.is_ok() {
+        if !matches!(outcome, Err(_) | Ok(Ok(false))) {
             let kind = object.kind.as_str();
             let duration = self.metrics.duration.resolve(&OfKind { kind });
             duration.observe(started.elapsed().as_secs_f64());
         }
         match outcome {
-            Ok(Ok(())) => {
+            Ok(Ok(false)) => {}
+            Ok(Ok(true)) => {
                 self.metrics.patches.inc();
                 tracing::debug!(%object, "status written");
                 return true;
@@ -248,14 +254,17 @@ impl Writer {
         false
     }
 
-    async fn send(&self, patch: &StatusPatch) -> kube::Result<()> {
+    /// Says whether the API server has such a status.
+    async fn send(&self, patch: &StatusPatch) -> kube::Result<bool> {
         let StatusPatch {
             object,
             resource_version,
             status,
         } = patch;
         let called = object.kind.api();
-        let version = self.version(object.kind).await?;
+        let Some(version) = self.version(object.kind).await? else {
+            return Ok(false);
+        };
         let resource = ApiResource {
             group: called.group.to_owned(),
             version: version.to_owned(),
@@ -278,21 +287,23 @@ impl Writer {
         };
         let patch = Patch::Merge(body);
         let patched = api.patch_status(&object.name.name, &params, &patch);
-        patched.await.map(drop)
+        patched.await.map(|_| true)
     }
 
-    /// The preferred one of the versions that the API server has; asked once, and again when something was not found.
-    async fn version(&self, kind: Kind) -> kube::Result<&'static str> {
+    /// The preferred one of the versions that the API server has with a status; asked once, and again when something was not
+    /// found.
+    async fn version(&self, kind: Kind) -> kube::Result<Option<&'static str>> {
         if let Some(version) = self.served.lock().get(&kind) {
-            return Ok(version);
+            return Ok(*version);
         }
         let called = kind.api();
-        let mut found = called.versions.first().copied().unwrap_or_default();
+        let status = format!("{}/status", called.plural);
+        let mut found = None;
         for version in called.versions.iter().copied() {
             let group_version = format!("{}/{version}", called.group);
             match self.client.list_api_group_resources(&group_version).await {
-                Ok(list) if list.resources.iter().any(|r| r.name == called.plural) => {
-                    found = version;
+                Ok(list) if list.resources.iter().any(|r| r.name == status) => {
+                    found = Some(version);
                     break;
                 }
                 Ok(_) => {}

@@ -76,10 +76,12 @@ impl FakeApi {
         self.state.lock().most_open
     }
 
-    /// Says which collections a version of a group has.
+    /// Says which collections a version of a group has, each with statuses.
     pub(crate) fn serve_kinds(&self, group_version: &str, plurals: &[&str]) {
-        let resources = plurals.iter().map(|plural| {
-            json!({"name": plural, "singularName": "", "namespaced": true, "kind": "X", "verbs": ["patch"]})
+        let names = plurals.iter();
+        let names = names.flat_map(|plural| [plural.to_string(), format!("{plural}/status")]);
+        let resources = names.map(|name| {
+            json!({"name": name, "singularName": "", "namespaced": true, "kind": "X", "verbs": ["patch"]})
         });
         let list = json!({
             "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version,

@@ -3,10 +3,12 @@
 
 use crate::metrics::tcp::TcpSeries;
 use crate::stream::Stream;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use weft_core::name::Identity;
 use weft_core::transport_header::{SessionProtocol, TransportHeader};
 use weft_runtime::net::{self, SocketOptions};
@@ -16,6 +18,9 @@ use weft_runtime::net::{self, SocketOptions};
 pub struct Connector {
     /// Where to dial.
     pub addr: SocketAddr,
+    /// The address to dial if that is refused: the same workload's of the other family, as an application may listen on one of
+    /// them only (case D02).
+    pub other: Option<IpAddr>,
     /// Mesh TLS, if the server has an identity.
     pub tls: Option<ServerTls>,
     /// The transport header to send after the handshake.
@@ -121,12 +126,10 @@ impl Connector {
         session: Option<SessionProtocol>,
     ) -> Result<Stream, ConnectError> {
         let addr = self.addr;
-        let tcp = net::connect(addr, self.timeout, &self.socket)
-            .await
-            .map_err(|error| match error {
-                net::ConnectError::Timeout { limit, .. } => ConnectError::Timeout { addr, limit },
-                net::ConnectError::Io { source, .. } => ConnectError::Io { addr, source },
-            })?;
+        let tcp = self.dial().await.map_err(|error| match error {
+            net::ConnectError::Timeout { limit, .. } => ConnectError::Timeout { addr, limit },
+            net::ConnectError::Io { source, .. } => ConnectError::Io { addr, source },
+        })?;
         let mut stream = match &self.tls {
             None => Stream::plain(tcp),
             Some(tls) => {
@@ -154,6 +157,21 @@ impl Connector {
         Ok(stream)
     }
 
+    async fn dial(&self) -> Result<TcpStream, net::ConnectError> {
+        let dialed = net::connect(self.addr, self.timeout, &self.socket).await;
+        match (&dialed, self.other) {
+            (Err(net::ConnectError::Io { source, .. }), Some(other))
+                if source.kind() == ErrorKind::ConnectionRefused =>
+            {
+                // What the first said is the error if nobody listens at all.
+                let other = SocketAddr::new(other, self.addr.port());
+                let second = net::connect(other, self.timeout, &self.socket).await;
+                second.or(dialed)
+            }
+            _ => dialed,
+        }
+    }
+
     /// An error for a connection on which HTTP did not start.
     pub fn handshake_failed(&self, error: impl std::error::Error) -> ConnectError {
         ConnectError::Handshake {
@@ -166,7 +184,7 @@ impl Connector {
     pub fn closed_early(&self) -> ConnectError {
         ConnectError::Io {
             addr: self.addr,
-            source: std::io::ErrorKind::ConnectionReset.into(),
+            source: ErrorKind::ConnectionReset.into(),
         }
     }
 }
@@ -196,6 +214,7 @@ mod tests {
         let (context, _) = testing::outbound(&[]);
         Connector {
             addr,
+            other: None,
             tls,
             header: None,
             timeout: LIMIT,
@@ -243,6 +262,20 @@ mod tests {
         let connected = connector(addr, None).connect(None).await;
         let error = connected.err().expect("nobody listens").to_string();
         assert!(error.contains(&addr.to_string()), "{error}");
+    }
+
+    #[tokio::test]
+    async fn d02_an_application_on_the_other_address_only_is_reached() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let refused = SocketAddr::from(([127, 0, 0, 2], there.port()));
+        let mut connector = connector(refused, None);
+        connector.other = Some(there.ip());
+        assert!(connector.connect(None).await.is_ok());
+        drop(listener);
+        let error = connector.connect(None).await.err().expect("nobody listens");
+        let named = error.to_string();
+        assert!(named.contains(&refused.to_string()), "{named}");
     }
 
     #[tokio::test]

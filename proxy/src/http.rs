@@ -19,10 +19,11 @@ use std::time::Duration;
 
 /// Answers requests; what `inbound` and `outbound` make of a connection.
 pub trait Handler: Clone + Send + Sync + 'static {
-    /// Answers one request, or says how its HTTP/2 stream is to be reset (RFC 9113 section 7).
+    /// Answers one request, or says how its HTTP/2 stream is to be reset (RFC 9113 section 7). The request is boxed, since
+    /// each step that it passes through would hold its 288 bytes otherwise.
     fn handle(
         self,
-        request: Request<Body>,
+        request: Box<Request<Body>>,
     ) -> impl Future<Output = Result<Response<Body>, ::h2::Reason>> + Send;
 }
 

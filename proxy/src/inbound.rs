@@ -24,9 +24,9 @@ use http::{HttpConnection, Upstream};
 use parking_lot::Mutex;
 use policy::{Protocol, ServerPolicy};
 use ports::{Port, Ports};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -465,12 +465,11 @@ impl Inbound {
             InboundError::Connect(error)
         })?;
         let this = self.clone();
+        let mut copying = copy::bidirectional(stream, app);
         Ok(Box::pin(async move {
-            let _held = drain;
+            let _held = &drain;
             tokio::select! {
-                copied = copy::bidirectional(stream, app) => {
-                    copied.map(drop).map_err(InboundError::Copy)
-                }
+                copied = &mut copying => copied.map(drop).map_err(InboundError::Copy),
                 error = this.revoked(&peer, &port) => Err(error.into()),
             }
         }))
@@ -530,6 +529,7 @@ impl Inbound {
         let connect = &self.context.settings.side.connect;
         Connector {
             addr: target,
+            other: twin(target.ip(), &self.context.settings.ips),
             tls: None,
             header: None,
             timeout: connect.timeout,
@@ -552,9 +552,26 @@ impl Inbound {
     }
 }
 
+/// The address of the other family of the workload that has `target`.
+fn twin(target: IpAddr, ips: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+    let other = ips.iter().find(|ip| ip.is_ipv4() != target.is_ipv4())?;
+    ips.contains(&target).then_some(*other)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn d02_the_twin_of_an_address_is_of_the_same_workload() {
+        let ips = ["10.0.0.7", "fd00::7"].map(|ip| ip.parse().expect("an address"));
+        let ips = BTreeSet::from(ips);
+        let twin =
+            |target: &str| twin(target.parse().expect("an address"), &ips).map(|ip| ip.to_string());
+        assert_eq!(twin("fd00::7").as_deref(), Some("10.0.0.7"));
+        assert_eq!(twin("10.0.0.7").as_deref(), Some("fd00::7"));
+        assert_eq!(twin("10.0.0.8"), None);
+    }
 
     fn size<A, F: Future>(_: impl Fn(A) -> F) -> usize {
         size_of::<F>()

@@ -8,7 +8,7 @@ pub mod endpoint;
 pub mod http;
 pub mod policy;
 
-use crate::detect::{self, Carried};
+use crate::detect::{self, Carried, Tls};
 use crate::error::Error;
 use crate::http::client::{ClientSettings, Version};
 use crate::http::{Http2Params, Limits, h1, h2};
@@ -179,6 +179,18 @@ impl Outbound {
                     Carried::Closed => Ok(Box::pin(std::future::ready(Ok(())))),
                 }
             }
+            Protocol::Tls(routes) => {
+                let hello = detect::tls(&mut stream, limit).await;
+                // Without a server name nothing says where to (contract 4.2).
+                let route = match hello.map_err(OutboundError::Detect)? {
+                    Tls::For(name) => routes.find(&name),
+                    Tls::Plain | Tls::Silent => None,
+                };
+                match route {
+                    Some(route) => self.opaque(stream, route, drain).await,
+                    None => Err(refuse(&mut stream, Error::NoRoute)),
+                }
+            }
             Protocol::Invalid(reason) => {
                 Err(refuse(&mut stream, Error::InvalidPolicy(reason.clone())))
             }
@@ -249,11 +261,14 @@ impl Outbound {
             None => Err(Error::NoBackend("the route has no backend".into())),
         };
         match connected {
-            Ok((server, pending)) => Ok(Box::pin(async move {
-                let _held = (pending, drain);
-                let copied = copy::bidirectional(stream, server).await;
-                copied.map(drop).map_err(OutboundError::Copy)
-            })),
+            Ok((server, pending)) => {
+                let mut copying = copy::bidirectional(stream, server);
+                Ok(Box::pin(async move {
+                    let _held = (&pending, &drain);
+                    let copied = (&mut copying).await;
+                    copied.map(drop).map_err(OutboundError::Copy)
+                }))
+            }
             Err(error) => Err(refuse(&mut stream, error)),
         }
     }

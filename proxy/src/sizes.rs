@@ -23,7 +23,7 @@ fn future<A, F: Future>(_: impl Fn(A) -> F) -> usize {
 }
 
 fn handle<H: Handler>() -> usize {
-    future(|(handler, request): (H, Request<Body>)| handler.handle(request))
+    future(|(handler, request): (H, Box<Request<Body>>)| handler.handle(request))
 }
 
 fn connection<H: Handler>() -> (usize, usize) {
@@ -63,46 +63,51 @@ fn what_a_connection_holds_is_small() {
 /// A request holds the whole of its task's size from its head to the end of its response.
 #[test]
 fn what_a_request_holds_is_small() {
-    type Send = (&'static Arc<Balancer>, Request<Body>, Instant);
-    type ToEndpoint = (&'static Endpoint, Request<Body>, Option<Pending>, Instant);
-    type ToClient = (&'static Client, Version, Request<Body>);
-    type OnStream = (&'static mut SendRequest<Bytes>, Request<Body>);
+    type Send = (&'static Arc<Balancer>, Box<Request<Body>>, Instant);
+    type ToEndpoint = (
+        &'static Endpoint,
+        Box<Request<Body>>,
+        Option<Pending>,
+        Instant,
+    );
+    type ToClient = (&'static Client, Version, Box<Request<Body>>);
+    type OnStream = (&'static mut SendRequest<Bytes>, Box<Request<Body>>);
     check(&[
         (
             "inbound, stream",
             h2::stream_task::<inbound::http::HttpConnection>(),
-            5600,
+            1296,
         ),
         (
             "outbound, stream",
             h2::stream_task::<outbound::http::HttpConnection>(),
-            6464,
+            1584,
         ),
         (
             "inbound, handle",
             handle::<inbound::http::HttpConnection>(),
-            4200,
+            680,
         ),
         (
             "outbound, handle",
             handle::<outbound::http::HttpConnection>(),
-            5088,
+            976,
         ),
-        ("balance", future(|(b, r, at): Send| b.send(r, at)), 3392),
+        ("balance", future(|(b, r, at): Send| b.send(r, at)), 744),
         (
             "endpoint",
             future(|(e, r, p, at): ToEndpoint| e.send(r, p, at)),
-            3008,
+            656,
         ),
         (
             "client",
             future(|(c, v, r): ToClient| c.send(v, r, || ())),
-            2256,
+            488,
         ),
         (
             "HTTP/2 send",
             future(|(s, r): OnStream| h2::send(s, r)),
-            784,
+            192,
         ),
         ("body moved", future(|(s, b)| h2::send_body(s, b)), 224),
         ("Request<Body>", size_of::<Request<Body>>(), 288),

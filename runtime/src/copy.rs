@@ -56,22 +56,25 @@ pub struct CopyError {
     pub source: io::Error,
 }
 
-/// Copies between `a` and `b` until both have ended, and drops them.
+/// Copies between `a` and `b` until both have ended. They are dropped with the future.
 ///
 /// The end of one side is passed on to the other as the end of its output (half-close), while the opposite direction
-/// goes on. An idle
-/// connection holds no buffer; a busy one between 4 KiB and 64 KiB for each direction that is under way.
+/// goes on. An idle connection holds no buffer; a busy one between 4 KiB and 64 KiB for each direction that is under way.
+/// The future can be polled in place (`&mut`): whoever moves it into another one makes that hold the streams twice.
 ///
 /// # Errors
 /// The first failure of either stream ends both.
-pub async fn bidirectional<A, B>(mut a: A, mut b: B) -> Result<Copied, CopyError>
+pub fn bidirectional<A, B>(
+    mut a: A,
+    mut b: B,
+) -> impl Future<Output = Result<Copied, CopyError>> + Unpin
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let mut a_to_b = Direction::default();
     let mut b_to_a = Direction::default();
-    poll_fn(|cx| {
+    poll_fn(move |cx| {
         let forth = a_to_b
             .poll(cx, &mut a, &mut b)
             .map_err(|f| locate(f, Side::A, Side::B));
@@ -94,7 +97,6 @@ where
             _ => Poll::Pending,
         }
     })
-    .await
 }
 
 /// On which side a direction failed.

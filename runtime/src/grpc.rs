@@ -22,6 +22,8 @@ use tonic::{Code, Response, Status};
 
 pub use metrics::{Call, Metrics};
 
+use crate::log::Throttle;
+
 /// Largest request of a watch, in bytes; those of proxies have some hundred.
 pub const MAX_REQUEST: usize = 64 * 1024;
 /// How long connections have for ending after the shutdown.
@@ -94,22 +96,19 @@ impl Calls {
         self.metrics.unary(service, method)
     }
 
-    /// Opens the stream of a call, or refuses it.
+    /// Opens the stream of a call, or refuses it. Whoever waits for `source` has a place among the streams already.
     ///
     /// # Errors
     /// That of `source`, or ResourceExhausted when there are too many streams.
-    pub fn open<S: Source>(
+    pub async fn open<S: Source>(
         &self,
         call: Call,
-        source: Result<S, Status>,
+        source: impl Future<Output = Result<S, Status>>,
     ) -> Result<Response<Updates<S::Message>>, Status> {
-        let permit = Arc::clone(&self.streams).try_acquire_owned();
-        let opened = source.and_then(|source| match permit {
-            Ok(permit) => Ok((source, permit)),
-            Err(_) => Err(Status::resource_exhausted(
-                "too many streams are open on this server",
-            )),
-        });
+        let opened = match Arc::clone(&self.streams).try_acquire_owned() {
+            Ok(permit) => source.await.map(|source| (source, permit)),
+            Err(_) => Err(exhausted("too many streams are open on this server")),
+        };
         let (source, permit) = opened.inspect_err(|status| call.finish(status.code()))?;
         let open = Open {
             source,
@@ -156,10 +155,14 @@ impl<S: Source> Open<S> {
     }
 }
 
-/// The refusal of what is one too many, for example a target.
-pub fn exhausted(error: impl std::error::Error) -> Status {
-    tracing::warn!(%error, "a stream is refused");
-    Status::resource_exhausted(error.to_string())
+/// The refusal of what is one too many, for example a target. Logged now and then only: who is refused comes again, and brings
+/// others.
+pub fn exhausted(reason: impl std::fmt::Display) -> Status {
+    static LINES: Throttle = Throttle::new(Duration::from_secs(10));
+    if let Some(left_out) = LINES.pass() {
+        tracing::warn!(%reason, left_out, "a stream is refused");
+    }
+    Status::resource_exhausted(reason.to_string())
 }
 
 /// Serves plaintext HTTP/2 until the shutdown, and ends at most [`GRACE`] after it.

@@ -10,6 +10,9 @@ use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 mod directives;
+mod throttle;
+
+pub use throttle::Throttle;
 
 /// Longest accepted text of directives, in bytes: they may come from the admin port.
 pub const DIRECTIVES_MAX: usize = 8 * 1024;

@@ -3,7 +3,7 @@
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -80,7 +80,8 @@ pub enum ConnectError {
     },
 }
 
-/// Opens a listener, with `SO_REUSEADDR`, and for `[::]` with both address families where the kernel has both.
+/// Opens a listener, with `SO_REUSEADDR`, and for `[::]` with both address families where the kernel has both. Where it has no
+/// IPv6 (`ipv6.disable=1`), `[::]` is every address of IPv4.
 ///
 /// `backlog` is the length of the queue of connections that wait to be accepted; without one it is the system's limit
 /// (`net.core.somaxconn`).
@@ -88,7 +89,20 @@ pub enum ConnectError {
 /// # Errors
 /// Names the address, the kernel's reason and, for the usual reasons, the remedy.
 pub fn bind(addr: SocketAddr, backlog: Option<u32>) -> Result<TcpListener, BindError> {
-    open_listener(addr, backlog).map_err(|source| BindError { addr, source })
+    or_ipv4(addr, |addr| open_listener(addr, backlog)).map_err(|source| BindError { addr, source })
+}
+
+fn or_ipv4<T>(addr: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    match open(addr) {
+        Err(error)
+            if addr.ip() == Ipv6Addr::UNSPECIFIED
+                && error.raw_os_error() == Some(libc::EAFNOSUPPORT) =>
+        {
+            tracing::info!(%addr, "this host has no IPv6; listening for IPv4 only");
+            open((Ipv4Addr::UNSPECIFIED, addr.port()).into())
+        }
+        opened => opened,
+    }
 }
 
 fn open_listener(addr: SocketAddr, backlog: Option<u32>) -> io::Result<TcpListener> {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
+
+use crate::pem::{self, PemError};
 
 /// The roots that every chain of the mesh must end at. Never empty.
 #[derive(Clone)]
@@ -13,26 +13,16 @@ pub struct TrustAnchors {
     roots: Arc<RootCertStore>,
 }
 
-/// Why a bundle of trust anchors was refused. `block` counts the certificates of the bundle from 1.
+/// Why a bundle of trust anchors was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AnchorsError {
-    /// No `CERTIFICATE` block at all.
-    #[error(
-        "the trust anchors hold no certificate; expected PEM text with one or more CERTIFICATE blocks"
-    )]
-    Empty,
-    /// A block is not PEM.
-    #[error("certificate {block} of the trust anchors is not valid PEM: {reason}")]
-    Pem {
-        /// Which certificate.
-        block: usize,
-        /// What the PEM parser said.
-        reason: String,
-    },
+    /// The text is not a list of certificates.
+    #[error("the trust anchors: {0}")]
+    Pem(#[from] PemError),
     /// A block is PEM, but its content is not an X.509 certificate that can be a root.
     #[error("certificate {block} of the trust anchors is not a usable X.509 certificate: {reason}")]
     Certificate {
-        /// Which certificate.
+        /// Which certificate of the bundle, from 1.
         block: usize,
         /// What the certificate parser said.
         reason: String,
@@ -45,21 +35,14 @@ impl TrustAnchors {
     /// Comments, blank lines, CRLF, indentation and blocks of other kinds are passed over (case I02). One bad
     /// certificate refuses the bundle: a mesh that silently trusts half of its roots fails later and elsewhere.
     pub fn from_pem(text: &str) -> Result<Self, AnchorsError> {
-        let trimmed = text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
         let mut roots = RootCertStore::empty();
-        for (index, certificate) in CertificateDer::pem_slice_iter(trimmed.as_bytes()).enumerate() {
-            let block = index + 1;
-            let der = certificate.map_err(|error| AnchorsError::Pem {
-                block,
-                reason: error.to_string(),
-            })?;
-            roots.add(der).map_err(|error| AnchorsError::Certificate {
-                block,
-                reason: error.to_string(),
-            })?;
-        }
-        if roots.is_empty() {
-            return Err(AnchorsError::Empty);
+        for (index, certificate) in pem::certificates(text.as_bytes())?.into_iter().enumerate() {
+            roots
+                .add(certificate)
+                .map_err(|error| AnchorsError::Certificate {
+                    block: index + 1,
+                    reason: error.to_string(),
+                })?;
         }
         Ok(Self {
             roots: Arc::new(roots),

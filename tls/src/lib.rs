@@ -14,6 +14,7 @@ mod handshake;
 pub mod key;
 pub mod names;
 pub mod parameters;
+pub mod pem;
 mod record;
 pub mod store;
 pub mod stream;

@@ -148,6 +148,14 @@ impl<IO> TlsStream<IO> {
         Ok(true)
     }
 
+    /// Gives the buffer for reading back when nothing will be read any more.
+    fn forget(&mut self) {
+        (self.filled, self.next, self.plain) = (0, 0, 0..0);
+        if self.incoming.capacity() > 0 {
+            give_back(0, &mut self.incoming);
+        }
+    }
+
     fn alert(&mut self, place: Range<usize>) -> io::Result<()> {
         match self.incoming.get(place) {
             Some([_, 0]) => {
@@ -294,19 +302,26 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<IO> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let wanted = buf.remaining();
+        if wanted == 0 {
+            return Poll::Ready(Ok(()));
+        }
         loop {
             let n = this.plain.len().min(buf.remaining());
             let end = this.plain.start + n;
             buf.put_slice(this.incoming.get(this.plain.start..end).unwrap_or_default());
             this.plain.start = end;
-            if buf.remaining() == 0 && wanted > 0 {
+            if buf.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
             // The record before is read to its end; what is left of others is opened before more is read.
             if !this.ended && this.open_next()? {
                 continue;
             }
-            if buf.remaining() < wanted || this.ended || wanted == 0 {
+            if this.ended {
+                this.forget();
+                return Poll::Ready(Ok(()));
+            }
+            if buf.remaining() < wanted {
                 return Poll::Ready(Ok(()));
             }
             if ready!(this.poll_receive(cx))? == 0 {

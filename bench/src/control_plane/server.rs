@@ -72,6 +72,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
         shared.apply(&service_object(service)?);
         shared.apply(&slice(service, 0)?);
     }
+    shared.set_filled();
     let bind = async || TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await;
     let (destination, identity) = (bind().await?, bind().await?);
     let ports = Ports {

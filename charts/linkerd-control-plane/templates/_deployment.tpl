@@ -122,7 +122,7 @@ spec:
             preStop:
               sleep:
                 seconds: 5
-          {{- include "linkerd.resources" (get $v (printf "%sResources" (camelcase .component | untitle))) | indent 10 }}
+          {{- include "linkerd.resources" (get $v (printf "%sResources" (camelcase .component | untitle)) | default dict) | indent 10 }}
           securityContext:
             {{- include "linkerd.securityContext" (dict "uid" $v.controllerUID "gid" $v.controllerGID) | nindent 12 }}
           terminationMessagePolicy: FallbackToLogsOnError

@@ -75,6 +75,14 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
+{{- /* The environment that the values of a controller add, if any. */ -}}
+{{- define "linkerd.env" -}}
+{{- with concat (.additionalEnv | default list) (.experimentalEnv | default list) }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "linkerd.logArgs" -}}
 - --log-level={{ .Values.controllerLogLevel }}
 - --log-format={{ .Values.controllerLogFormat }}

@@ -224,8 +224,10 @@ args:
   - --listen-addr={{ $v.networkValidator.listenAddr | default $listen }}
   - --timeout={{ $v.networkValidator.timeout }}
 {{- include "linkerd.resources" $v.proxy.resources }}
+{{- if $v.networkValidator.enableSecurityContext }}
 securityContext:
   {{- include "linkerd.securityContext" (dict "uid" 65534 "gid" 65534) | nindent 2 }}
+{{- end }}
 terminationMessagePolicy: FallbackToLogsOnError
 {{- else }}
 {{- $ignored := list (int64 $ports.control) (int64 $ports.admin) }}

@@ -17,6 +17,15 @@
 {{- if and .Values.proxyInit.closeWaitTimeoutSecs (not .Values.proxyInit.privileged) -}}
 {{- fail "proxyInit.closeWaitTimeoutSecs writes a kernel setting: set proxyInit.privileged to true, or the value to 0" -}}
 {{- end -}}
+{{- $taken := dict "8080" "linkerd-identity" "8086" "linkerd-destination" "8090" "linkerd-destination" "8443" "linkerd-destination"
+      "9443" "linkerd-destination" "9990" "linkerd-identity" "9995" "linkerd-proxy-injector" "9996" "linkerd-destination" -}}
+{{- range $name, $port := .Values.proxy.ports -}}
+{{- $port = toString (int64 $port) -}}
+{{- with get $taken $port -}}
+{{- fail (printf "proxy.ports.%s is %s, which %s has already: choose a port of its own" $name $port .) -}}
+{{- end -}}
+{{- $_ := set $taken $port (printf "proxy.ports.%s" $name) -}}
+{{- end -}}
 {{- range $name := list "proxyInjector" "profileValidator" "policyValidator" -}}
 {{- $webhook := get $.Values $name -}}
 {{- include "linkerd.validate.certificate" (list (printf "%s.crtPEM" $name) $webhook.crtPEM) -}}

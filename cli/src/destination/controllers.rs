@@ -76,7 +76,7 @@ impl ControllerArgs {
         let mut started = Controllers::none();
         let metrics = admission::Metrics::register(registry);
         for (addr, files) in self.webhooks() {
-            let webhook = Webhook::new(listen(addr).await?, files);
+            let webhook = Webhook::new(listen(addr)?, files);
             started.certificates.push(webhook.certificate());
             let serving = admission::serve(webhook, metrics.clone(), shutdown.clone());
             started.tasks.spawn(serving);

@@ -9,7 +9,11 @@ use clap::Args;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use weft_cluster::manifests::LocalMesh;
-use weft_cluster::{KubeSource, ManifestSource, Shared, kube::connect};
+use weft_cluster::{
+    KubeSource, ManifestSource, Shared,
+    kube::{Metrics, connect},
+};
+use weft_runtime::metrics::Registry;
 
 /// The flags of the source. Without any the API server is that of the cluster whose pod this is.
 #[derive(Args, Clone, Debug)]
@@ -44,12 +48,18 @@ impl SourceArgs {
     ///
     /// # Errors
     /// There is no usable configuration for an API server, and no directory is named.
-    pub async fn open(&self, control_namespace: &str, shared: Arc<Shared>) -> Result<Source> {
+    pub async fn open(
+        &self,
+        control_namespace: &str,
+        shared: Arc<Shared>,
+        registry: &Registry,
+    ) -> Result<Source> {
         let Some(directory) = &self.manifests else {
             let client = connect(self.kubeconfig.as_deref()).await.context(
                 "cannot reach a cluster (--kubeconfig), and no directory is given (--manifests)",
             )?;
-            let source = KubeSource::new(client.clone(), shared);
+            let metrics = Metrics::register(registry);
+            let source = KubeSource::new(client.clone(), shared, metrics);
             return Ok(Source::Kubernetes(client, source));
         };
         let local = match self.as_written {

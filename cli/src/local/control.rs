@@ -221,7 +221,7 @@ async fn serve(
         async |port: u16| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await;
     let (identity, destination, policy) = (bind(8080).await?, bind(8086).await?, bind(8090).await?);
     let mesh = MeshSettings {
-        assume_accepted: true,
+        external_workloads_ready: true,
         ..MeshSettings::default()
     };
     let config = weft_identity::Config {

@@ -74,25 +74,28 @@ pub(super) fn server() -> CustomResourceDefinition {
         ".spec.accessPolicy",
         "Who may connect where no policy authorizes the client.",
     ));
+    let version = |name, spec| Version {
+        status: Some(status::of_conditions()),
+        ..Version::new(name, DESCRIPTION, spec)
+    };
     let versions = vec![
         Version {
             deprecated: Some("policy.linkerd.io/v1alpha1 Server is deprecated: use v1beta3"),
-            ..Version::new("v1alpha1", DESCRIPTION, server_spec(old()))
+            ..version("v1alpha1", server_spec(old()))
         },
         Version {
             columns: columns(),
             deprecated: Some("policy.linkerd.io/v1beta1 Server is deprecated: use v1beta3"),
-            ..Version::new("v1beta1", DESCRIPTION, server_spec(old()))
+            ..version("v1beta1", server_spec(old()))
         },
         Version {
             columns: columns(),
-            ..Version::new("v1beta2", DESCRIPTION, one_selector(server_spec(either())))
+            ..version("v1beta2", one_selector(server_spec(either())))
         },
         Version {
             columns: with_access,
-            ..Version::new(
+            ..version(
                 "v1beta3",
-                DESCRIPTION,
                 one_selector(server_spec(
                     either().into_iter().chain([opt("accessPolicy", access)]),
                 )),
@@ -271,11 +274,14 @@ pub(super) fn authorization_policy() -> CustomResourceDefinition {
         "self.targetRef.kind.lowerAscii() in ['server', 'httproute', 'grpcroute', 'namespace']",
         "the target is a Server, an HTTPRoute, a GRPCRoute or a Namespace",
     );
-    let version = Version::new(
-        "v1alpha1",
-        "Authorizes clients of a target that satisfy all of some authentications.",
-        spec,
-    );
+    let version = Version {
+        status: Some(status::of_conditions()),
+        ..Version::new(
+            "v1alpha1",
+            "Authorizes clients of a target that satisfy all of some authentications.",
+            spec,
+        )
+    };
     definition(Kind::AuthorizationPolicy, &["authzpolicy"], vec![version])
 }
 

@@ -49,7 +49,7 @@ pub struct Pod {
     pub running: bool,
     /// Ports of all its containers.
     pub ports: Vec<ContainerPort>,
-    /// Paths of the HTTP probes by port.
+    /// Paths of the probes by plain HTTP, by port.
     pub probes: BTreeMap<u16, BTreeSet<String>>,
     /// Ports that are probed by gRPC.
     pub grpc_probes: BTreeSet<u16>,
@@ -157,6 +157,10 @@ pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
     let skip_inbound_ports = set("config.linkerd.io/skip-inbound-ports").unwrap_or_default();
     let require_identity_ports =
         set("config.linkerd.io/proxy-require-identity-inbound-ports").unwrap_or_default();
+    let default_policy = default_policy(annotations, notes);
+    if default_policy.is_some_and(DefaultPolicy::keeps_strangers_out) {
+        note_https(&containers, named, &skip_inbound_ports, notes);
+    }
     Pod {
         name: name.clone(),
         service_account: spec
@@ -180,7 +184,7 @@ pub(super) fn read(pod: &v1::Pod, name: &Name, notes: &mut Notes) -> Pod {
         opaque_ports,
         skip_inbound_ports,
         require_identity_ports,
-        default_policy: default_policy(annotations, notes),
+        default_policy,
         labels,
         ports,
     }
@@ -265,29 +269,70 @@ fn probes(
     named: impl Fn(&str) -> Option<u16>,
 ) -> BTreeMap<u16, BTreeSet<String>> {
     let mut paths: BTreeMap<u16, BTreeSet<String>> = BTreeMap::new();
-    for probe in all_probes(containers).filter_map(|probe| probe.http_get.as_ref()) {
-        let port = match &probe.port {
-            IntOrString::Int(number) => u16::try_from(*number).ok(),
-            IntOrString::String(name) => named(name),
-        };
-        if let Some(port) = port.filter(|port| *port > 0) {
-            paths.entry(port).or_default().insert(probe_path(probe));
+    for (.., probe) in all_probes(containers) {
+        if let Some(get) = probe.http_get.as_ref().filter(|get| !is_https(get))
+            && let Some(port) = probe_port(get, &named)
+        {
+            paths.entry(port).or_default().insert(probe_path(get));
         }
     }
     paths
 }
 
+/// Within TLS nobody sees the path: such a probe is a connection like any other (case R03).
+fn is_https(get: &HttpGetAction) -> bool {
+    get.scheme.as_deref() == Some("HTTPS")
+}
+
+fn probe_port(get: &HttpGetAction, named: impl Fn(&str) -> Option<u16>) -> Option<u16> {
+    let port = match &get.port {
+        IntOrString::Int(number) => u16::try_from(*number).ok(),
+        IntOrString::String(name) => named(name),
+    };
+    port.filter(|port| *port > 0)
+}
+
+/// Says which probes the default policy of the pod keeps out, because the kubelet only sees that they fail.
+fn note_https(
+    containers: &[&Container],
+    named: impl Fn(&str) -> Option<u16>,
+    skipped: &PortSet,
+    notes: &mut Notes,
+) {
+    for (container, field, probe) in all_probes(containers) {
+        let Some(get) = probe.http_get.as_ref().filter(|get| is_https(get)) else {
+            continue;
+        };
+        if let Some(port) = probe_port(get, &named).filter(|port| !skipped.contains(*port)) {
+            let reason = format!(
+                "within HTTPS a probe cannot be told from other connections: port {port} needs an authorization for the \
+                 kubelet's network"
+            );
+            let field = format!("spec.containers[{container}].{field}.httpGet.scheme");
+            notes.ignore(&field, reason);
+        }
+    }
+}
+
 fn grpc_probes(containers: &[&Container]) -> BTreeSet<u16> {
-    let probes = all_probes(containers).filter_map(|probe| probe.grpc.as_ref());
+    let probes = all_probes(containers).filter_map(|(.., probe)| probe.grpc.as_ref());
     let ports = probes.filter_map(|probe| u16::try_from(probe.port).ok());
     ports.filter(|port| *port > 0).collect()
 }
 
-fn all_probes<'a>(containers: &[&'a Container]) -> impl Iterator<Item = &'a Probe> {
-    containers
-        .iter()
-        .flat_map(|c| [&c.liveness_probe, &c.readiness_probe, &c.startup_probe])
-        .flatten()
+/// All probes, each with its container and field.
+fn all_probes<'a>(
+    containers: &[&'a Container],
+) -> impl Iterator<Item = (&'a str, &'static str, &'a Probe)> {
+    let each = containers.iter().flat_map(|c| {
+        [
+            ("livenessProbe", &c.liveness_probe),
+            ("readinessProbe", &c.readiness_probe),
+            ("startupProbe", &c.startup_probe),
+        ]
+        .map(|(field, probe)| Some((c.name.as_str(), field, probe.as_ref()?)))
+    });
+    each.flatten()
 }
 
 /// The path of a probe without its query, because routes match paths.

@@ -122,23 +122,24 @@ impl<'a> Reader<'a> {
 
     /// The Server that speaks for a port of a pod: the oldest, then the first by name (contract 8.2).
     pub fn server_of(&self, pod: &Pod, port: u16) -> Option<&'a Server> {
-        let namespace = &pod.name.namespace;
-        self.note(Key::Servers(Arc::clone(namespace)));
-        let servers = self.index.servers.in_namespace(namespace).map(Arc::as_ref);
-        // The table is in the order of names, and min_by_key takes the first of equals.
-        servers
+        // They come in the order of names, and min_by_key takes the first of equals.
+        self.servers(&pod.name.namespace)
             .filter(|server| server.selects(pod, port))
             .min_by_key(|server| server.created)
     }
 
     /// The Server that speaks for a port of an external workload, chosen by the same rule.
     pub fn server_of_workload(&self, workload: &ExternalWorkload, port: u16) -> Option<&'a Server> {
-        let namespace = &workload.name.namespace;
-        self.note(Key::Servers(Arc::clone(namespace)));
-        let servers = self.index.servers.in_namespace(namespace).map(Arc::as_ref);
-        servers
+        self.servers(&workload.name.namespace)
             .filter(|server| server.selects_workload(workload, port))
             .min_by_key(|server| server.created)
+    }
+
+    /// The Servers of a namespace, by name.
+    pub fn servers(&self, namespace: &Arc<str>) -> impl Iterator<Item = &'a Server> + use<'a> {
+        self.note(Key::Servers(Arc::clone(namespace)));
+        let servers = self.index.servers.in_namespace(namespace);
+        servers.map(Arc::as_ref)
     }
 
     /// A Server by name.
@@ -155,6 +156,12 @@ impl<'a> Reader<'a> {
             .in_namespace(namespace)
             .map(Arc::as_ref)
             .collect()
+    }
+
+    /// An AuthorizationPolicy.
+    pub fn authorization(&self, name: &Name) -> Option<&'a Authorization> {
+        self.note(Key::Authorizations(Arc::clone(&name.namespace)));
+        self.index.authorizations.find(name).map(Arc::as_ref)
     }
 
     /// The ServerAuthorizations of a namespace, by name.

@@ -3,7 +3,10 @@
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{ContainerPort, Created, ExternalWorkload, Pod, Selector, notes::Notes};
 use crate::{
@@ -59,6 +62,17 @@ impl Server {
 }
 
 impl PortRef {
+    /// The numbers it means, by the names that the ports have.
+    pub fn numbers(&self, ports: &[ContainerPort]) -> BTreeSet<u16> {
+        match self {
+            Self::Number(number) => BTreeSet::from([*number]),
+            Self::Name(name) => {
+                let named = ports.iter().filter(|p| p.name.as_ref() == Some(name));
+                named.map(|p| p.number).collect()
+            }
+        }
+    }
+
     /// Whether it means this number, by the names that the ports have.
     fn is(&self, number: u16, ports: &[ContainerPort]) -> bool {
         match self {

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::objects::{
     Object,
-    policy::TypedRef,
+    policy::{ConditionsStatus, TypedRef},
     route::{ParentRef, ParentStatus, RouteStatus},
 };
 
@@ -14,11 +14,14 @@ use crate::objects::{
 pub struct WrittenStatus {
     /// The version of the object that this was read from.
     pub resource_version: Option<String>,
+    /// The generation of the object that the facts in the index are from: an older one than the object's while a change of
+    /// it is refused.
+    pub generation: Option<i64>,
     /// Parents, as the author of a route wrote them.
     pub parent_refs: Vec<ParentRef>,
     /// What controllers say about the parents of a route.
     pub parents: Vec<ParentStatus>,
-    /// What controllers say about an EgressNetwork or HTTPLocalRateLimitPolicy.
+    /// What controllers say about an object of another kind.
     pub conditions: Vec<Condition>,
     /// The target that the conditions of an HTTPLocalRateLimitPolicy are about.
     pub target: Option<TypedRef>,
@@ -35,12 +38,15 @@ pub(super) fn read(object: &Object) -> Option<WrittenStatus> {
         conditions: conditions.cloned().unwrap_or_default(),
         ..WrittenStatus::default()
     };
+    let of = |status: &Option<ConditionsStatus>| conditions(status.as_ref().map(|s| &s.conditions));
     let written = match object {
         Object::HttpRoute(_, o) => route(&o.spec.parent_refs, &o.status),
         Object::GrpcRoute(o) => route(&o.spec.parent_refs, &o.status),
         Object::TlsRoute(o) => route(&o.spec.parent_refs, &o.status),
         Object::TcpRoute(o) => route(&o.spec.parent_refs, &o.status),
-        Object::EgressNetwork(o) => conditions(o.status.as_ref().map(|s| &s.conditions)),
+        Object::Server(o) => of(&o.status),
+        Object::AuthorizationPolicy(o) => of(&o.status),
+        Object::EgressNetwork(o) => of(&o.status),
         Object::HttpLocalRateLimitPolicy(o) => WrittenStatus {
             target: o.status.as_ref().map(|s| s.target_ref.clone()),
             ..conditions(o.status.as_ref().map(|s| &s.conditions))
@@ -49,6 +55,7 @@ pub(super) fn read(object: &Object) -> Option<WrittenStatus> {
     };
     Some(WrittenStatus {
         resource_version: object.metadata().resource_version.clone(),
+        generation: object.metadata().generation,
         ..written
     })
 }

@@ -47,10 +47,6 @@ impl<V: PartialEq> Table<V> {
         self.rows.get(name)
     }
 
-    pub(super) fn names(&self) -> Vec<Name> {
-        self.rows.keys().cloned().collect()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Name, &Arc<V>)> {
         self.rows.iter()
     }
@@ -68,6 +64,22 @@ impl<V: PartialEq> Table<V> {
         let rows = self.rows.range((Bound::Included(first), Bound::Unbounded));
         rows.take_while(move |(name, _)| name.namespace == namespace)
             .map(|(_, value)| value)
+    }
+}
+
+/// A table, whatever its values are.
+pub(super) trait Rows {
+    fn names(&self) -> Vec<Name>;
+    fn len(&self) -> usize;
+}
+
+impl<V> Rows for Table<V> {
+    fn names(&self) -> Vec<Name> {
+        self.rows.keys().cloned().collect()
+    }
+
+    fn len(&self) -> usize {
+        self.rows.len()
     }
 }
 

@@ -88,6 +88,62 @@ fn what_is_kept_of_a_pod() {
     );
 }
 
+/// The kubelet only sees that the probe fails: whoever looks for the reason finds it in the log of the controller.
+#[test]
+fn r03_a_probe_by_https_is_named_where_strangers_are_kept_out() {
+    let noted = |policy: &str, more: &str| {
+        let pod = POD
+            .replace("'http, 9000-9002, nonsense'", "'9000'")
+            .replace(
+                "default-inbound-policy: everybody",
+                &format!("default-inbound-policy: {policy}{more}"),
+            )
+            .replace("{port: 8081}", "{port: 8081, scheme: HTTPS}");
+        let mut index = Index::default();
+        let changed = apply(&mut index, &pod);
+        let reader = Reader::new(&index);
+        let pod = reader.pod(&Name::new("default", "p")).expect("stored");
+        assert!(!pod.probes.contains_key(&8081));
+        let texts = changed.invalid.iter().map(ToString::to_string);
+        texts.collect::<Vec<_>>().join("\n")
+    };
+    for policy in ["deny", "all-authenticated", "cluster-authenticated"] {
+        let text = noted(policy, "");
+        assert!(
+            text.starts_with("Pod default/p: spec.containers[app].readinessProbe.httpGet.scheme: ")
+                && text.contains("port 8081"),
+            "{text}"
+        );
+    }
+    assert_eq!(noted("all-unauthenticated", ""), "");
+    let skipped = "\n    config.linkerd.io/skip-inbound-ports: '8081'";
+    assert_eq!(noted("deny", skipped), "", "the proxy does not see it");
+}
+
+#[test]
+fn the_generation_of_a_status_is_that_of_the_facts() {
+    let server = |generation: u32, port: &str, status: &str| {
+        format!(
+            "apiVersion: policy.linkerd.io/v1beta3\nkind: Server\n\
+             metadata: {{name: s, generation: {generation}, resourceVersion: 'v{generation}'}}\n\
+             spec: {{podSelector: {{}}, port: {port}}}\n{status}"
+        )
+    };
+    let mut index = Index::default();
+    let seen = |index: &Index| {
+        let (_, status) = index.statuses().next().expect("one");
+        (status.resource_version.clone(), status.generation)
+    };
+    apply(&mut index, &server(1, "80", ""));
+    assert_eq!(seen(&index), (Some("v1".to_owned()), Some(1)));
+    assert_eq!(apply(&mut index, &server(2, "0", "")).invalid.len(), 1);
+    assert_eq!(seen(&index), (Some("v2".to_owned()), Some(1)));
+    // Whatever others write there, the Server stays one.
+    let status = "status: {conditions: [{type: example.org/Seen, status: 'True'}]}";
+    assert_eq!(apply(&mut index, &server(3, "81", status)).invalid, []);
+    assert_eq!(seen(&index), (Some("v3".to_owned()), Some(3)));
+}
+
 #[test]
 fn keys_of_a_change() {
     let mut index = Index::default();

@@ -27,6 +27,11 @@ pub(super) enum FetchError {
     /// 404, or a group or version that is not served.
     #[error("the API server does not serve it")]
     Absent,
+    /// The same of a kind that the mesh cannot do without: its name in full.
+    #[error(
+        "{0} is not installed in this cluster; install or upgrade the chart linkerd-crds, which has it"
+    )]
+    Missing(String),
     /// 410: the history that was asked for is gone.
     #[error("the resource version is too old")]
     Gone,
@@ -162,6 +167,12 @@ async fn get_json<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T,
 /// Whether a kind comes with Kubernetes, so that its absence is a fault of the address and not of the cluster.
 pub(super) fn built_in(kind: Kind) -> bool {
     matches!(kind.api().group, "" | "discovery.k8s.io")
+}
+
+/// Whether a cluster may lack a kind: those of the Gateway API are another project's. Our own are needed, since without its
+/// Servers a port would be open.
+pub(super) fn optional(kind: Kind) -> bool {
+    kind.api().group == "gateway.networking.k8s.io"
 }
 
 /// The first of our versions that the API server serves.

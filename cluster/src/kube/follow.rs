@@ -14,10 +14,15 @@ use weft_core::backoff::ExponentialBackoff;
 use super::{
     KubeSource, State,
     fetch::{self, FetchError},
-    list, watch,
+    list,
+    metrics::KindMetrics,
+    watch,
     watch::Change,
 };
-use crate::{index::Changed, objects::Kind};
+use crate::{
+    index::{Changed, Index},
+    objects::Kind,
+};
 
 /// Waits after failures. An API server restarts within seconds, and pods that come up meanwhile wait for us.
 static BACKOFF: LazyLock<ExponentialBackoff> = LazyLock::new(|| {
@@ -38,6 +43,7 @@ struct Progress {
     listed: bool,
     /// Since when it is served no more.
     absent_since: Option<Instant>,
+    metrics: KindMetrics,
 }
 
 /// Follows a kind until the task is aborted.
@@ -48,6 +54,7 @@ pub(super) async fn follow(source: &KubeSource, kind: Kind) -> Infallible {
         logged: None,
         listed: false,
         absent_since: None,
+        metrics: source.metrics.of(kind),
     };
     loop {
         let Err(error) = session(source, &mut progress).await;
@@ -56,9 +63,13 @@ pub(super) async fn follow(source: &KubeSource, kind: Kind) -> Infallible {
             FetchError::Gone => {
                 progress.fail(source, &error).await;
             }
-            FetchError::Absent if !fetch::built_in(kind) => {
+            FetchError::Absent if progress.may_be_absent() => {
                 progress.absent(source);
                 sleep(jittered(source.pace.absent_poll)).await;
+            }
+            FetchError::Absent if !fetch::built_in(kind) => {
+                let error = FetchError::Missing(progress.full_name());
+                progress.fail(source, &error).await;
             }
             error => progress.fail(source, &error).await,
         }
@@ -72,9 +83,10 @@ async fn session(source: &KubeSource, progress: &mut Progress) -> Result<Infalli
     let path = fetch::path(kind, version);
     let listed = list::list(&source.client, &path, kind).await?;
     let count = listed.objects.len();
-    source
-        .shared
-        .update(|index| index.reset_but(kind, &listed.objects, &listed.unreadable));
+    progress.update(source, |index| {
+        index.reset_but(kind, &listed.objects, &listed.unreadable)
+    });
+    progress.metrics.lists.inc();
     let mut position = listed.resource_version;
     drop(listed.objects);
     progress.good();
@@ -84,9 +96,9 @@ async fn session(source: &KubeSource, progress: &mut Progress) -> Result<Infalli
     tracing::debug!(kind = kind.as_str(), version, count, "listed");
     loop {
         let opened = Instant::now();
-        let each = |changes| {
+        let each = |changes: Vec<Change>| {
             progress.good();
-            apply(source, changes);
+            progress.apply(source, &changes);
         };
         let ended = watch::watch(source, &path, kind, &mut position, each).await;
         let long = opened.elapsed() >= SHORT_WATCH;
@@ -107,23 +119,32 @@ async fn session(source: &KubeSource, progress: &mut Progress) -> Result<Infalli
     }
 }
 
-fn apply(source: &KubeSource, changes: Vec<Change>) {
-    if changes.is_empty() {
-        return;
-    }
-    source.shared.update(|index| {
-        let mut changed = Changed::default();
-        for change in &changes {
-            changed.merge(match change {
-                Change::Applied(object) => index.apply(object),
-                Change::Deleted(object) => index.delete(object),
-            });
-        }
-        changed
-    });
-}
-
 impl Progress {
+    fn apply(&self, source: &KubeSource, changes: &[Change]) {
+        if changes.is_empty() {
+            return;
+        }
+        self.update(source, |index| {
+            let mut changed = Changed::default();
+            for change in changes {
+                changed.merge(match change {
+                    Change::Applied(object) => index.apply(object),
+                    Change::Deleted(object) => index.delete(object),
+                });
+            }
+            changed
+        });
+    }
+
+    fn update(&self, source: &KubeSource, change: impl FnOnce(&mut Index) -> Changed) {
+        source.shared.update(|index| {
+            let changed = change(index);
+            let count = i64::try_from(index.count(self.kind)).unwrap_or(i64::MAX);
+            self.metrics.objects.set(count);
+            changed
+        });
+    }
+
     fn good(&mut self) {
         self.failures = 0;
         if self.logged.take().is_some() {
@@ -133,6 +154,7 @@ impl Progress {
 
     /// Says what failed and waits.
     async fn fail(&mut self, source: &KubeSource, error: &FetchError) {
+        self.metrics.failures.inc();
         let text = error.to_string();
         source.set_state(self.kind, State::Waiting(text.clone()));
         let delay = BACKOFF.delay(self.failures, random());
@@ -159,10 +181,21 @@ impl Progress {
         sleep(delay).await;
     }
 
+    /// Name of the kind's definition.
+    fn full_name(&self) -> String {
+        let api = self.kind.api();
+        format!("{}.{}", api.plural, api.group)
+    }
+
+    /// Whether it is no fault that the kind is not served. One of ours that was read may be removed; that it was never there is
+    /// what an API server says while the definitions are being installed.
+    fn may_be_absent(&self) -> bool {
+        fetch::optional(self.kind) || (self.listed && !fetch::built_in(self.kind))
+    }
+
     /// Says that the kind is not served, and forgets its objects once that is certain.
     fn absent(&mut self, source: &KubeSource) {
-        let api = self.kind.api();
-        let name = format!("{}.{}", api.plural, api.group);
+        let name = self.full_name();
         if !self.listed {
             source.set_state(self.kind, State::Absent);
             if self.logged.as_deref() != Some("absent") {
@@ -184,7 +217,7 @@ impl Progress {
             }
             Some(since) if since.elapsed() >= source.pace.absent_grace => {
                 tracing::warn!("{name} is not installed any more; its objects are forgotten");
-                source.shared.reset(self.kind, &[]);
+                self.update(source, |index| index.reset(self.kind, &[]));
                 self.listed = false;
                 self.absent_since = None;
                 self.logged = Some("absent".to_owned());

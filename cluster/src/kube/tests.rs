@@ -1,11 +1,13 @@
 //! Following an API server: real HTTP over loopback, each request expected exactly, each fault made.
 
+mod filling;
 mod server;
 
 use std::net::IpAddr;
 
 use serde_json::json;
 use tokio::{task::JoinHandle, time::timeout};
+use weft_runtime::metrics::Registry;
 
 use self::server::{ApiServer, Ask, Events};
 use super::*;
@@ -61,6 +63,7 @@ struct Following {
     server: ApiServer,
     source: Arc<KubeSource>,
     shared: Arc<Shared>,
+    registry: Registry,
     task: JoinHandle<()>,
 }
 
@@ -74,7 +77,9 @@ impl Following {
     async fn start(kind: Kind, pace: Pace) -> Self {
         let server = ApiServer::start().await;
         let shared = Shared::new();
-        let source = KubeSource::with_pace(server.client(), Arc::clone(&shared), pace);
+        let registry = Registry::new(Duration::from_secs(60));
+        let metrics = Metrics::register(&registry);
+        let source = KubeSource::with_pace(server.client(), Arc::clone(&shared), metrics, pace);
         let followed = Arc::clone(&source);
         let task = tokio::spawn(async move {
             follow::follow(&followed, kind).await;
@@ -83,6 +88,7 @@ impl Following {
             server,
             source,
             shared,
+            registry,
             task,
         }
     }
@@ -581,6 +587,43 @@ async fn policies_of_a_kind_that_is_served_no_more_are_kept_for_a_while() {
     following.server.expect(POLICY).await.json(404, &missing);
 }
 
+#[tokio::test]
+async fn what_is_followed_is_counted_by_kind() {
+    let (mut following, watch) = Following::pods(&[pod("a", "10.0.0.1", 1)]).await;
+    watch
+        .send(&event("ADDED", &pod("b", "10.0.0.2", 101)))
+        .await;
+    following.until("b", Some("10.0.0.2")).await;
+    let counted = |following: &Following, lines: [&str; 3]| {
+        let text = following.registry.encode();
+        for line in lines {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    };
+    counted(
+        &following,
+        [
+            "weft_kube_objects{kind=\"Pod\"} 2\n",
+            "weft_kube_lists_total{kind=\"Pod\"} 1\n",
+            "weft_kube_failures_total{kind=\"Pod\"} 0\n",
+        ],
+    );
+    watch.send(&event("ERROR", &status(410, "Expired"))).await;
+    let ask = following.server.expect(&list_path(PODS)).await;
+    ask.json(503, &status(503, "ServiceUnavailable").to_string());
+    let ask = following.server.expect(&list_path(PODS)).await;
+    ask.json(200, &page("200", "", &[pod("b", "10.0.0.2", 101)]));
+    let _watch = following.watch("200").await;
+    counted(
+        &following,
+        [
+            "weft_kube_objects{kind=\"Pod\"} 1\n",
+            "weft_kube_lists_total{kind=\"Pod\"} 2\n",
+            "weft_kube_failures_total{kind=\"Pod\"} 2\n",
+        ],
+    );
+}
+
 proptest::proptest! {
     /// Whatever comes is an event, nothing, or an error.
     #[test]
@@ -600,80 +643,4 @@ proptest::proptest! {
         let uri = format!("/x?continue={encoded}").parse::<http::Uri>();
         proptest::prop_assert!(uri.is_ok());
     }
-}
-
-/// Everything at once: what `weft destination` runs.
-#[tokio::test]
-async fn ready_once_every_kind_was_read_or_is_not_installed() {
-    let mut server = ApiServer::start().await;
-    let shared = Shared::new();
-    let source = KubeSource::with_pace(
-        server.client(),
-        Arc::clone(&shared),
-        Pace {
-            absent_poll: Duration::from_secs(60),
-            ..QUICK
-        },
-    );
-    let shutdown = CancellationToken::new();
-    let running = tokio::spawn(Arc::clone(&source).run(shutdown.clone()));
-    let mut held: Option<Ask> = None;
-    let mut watches = Vec::new();
-    // 17 kinds are listed or absent; pods are slow.
-    let mut watched = std::collections::BTreeSet::new();
-    while watched.len() < 12 || held.is_none() {
-        let ask = server.next().await;
-        let path = ask.path.clone();
-        if path.starts_with(GATEWAY) || path == "/apis/linkerd.io" {
-            ask.json(404, &status(404, "NotFound").to_string());
-        } else if path == POLICY {
-            ask.json(
-                200,
-                &group("policy.linkerd.io", &["v1beta3", "v1beta1", "v1alpha1"]),
-            );
-        } else if path.starts_with(&format!("{POLICY}/")) && path.matches('/').count() == 3 {
-            let all = [
-                "servers",
-                "serverauthorizations",
-                "authorizationpolicies",
-                "meshtlsauthentications",
-                "networkauthentications",
-                "httproutes",
-                "egressnetworks",
-                "httplocalratelimitpolicies",
-            ];
-            ask.json(200, &resources("policy.linkerd.io/x", &all));
-        } else if path == "/apis/workload.linkerd.io" {
-            ask.json(200, &group("workload.linkerd.io", &["v1beta1"]));
-        } else if path == "/apis/workload.linkerd.io/v1beta1" {
-            ask.json(
-                200,
-                &resources("workload.linkerd.io/v1beta1", &["externalworkloads"]),
-            );
-        } else if path == list_path(PODS) {
-            held = Some(ask);
-        } else if path.contains("?limit=500") {
-            ask.json(200, &page("100", "", &[]));
-        } else {
-            watched.insert(path);
-            watches.push(ask.stream());
-        }
-    }
-    assert!(!shared.is_filled());
-    let reason = source.ready().expect_err("pods are missing");
-    assert_eq!(reason, "waiting for the API server: Pod (not asked yet)");
-    held.expect("held").json(200, &page("100", "", &[]));
-    server
-        .expect(&watch_path(PODS, "100"))
-        .await
-        .json(500, "{}");
-    assert_eq!(source.ready(), Ok(()));
-    assert!(shared.is_filled());
-    let _watch = server.expect(&watch_path(PODS, "100")).await.stream();
-    server.quiet(Duration::from_millis(300)).await;
-    shutdown.cancel();
-    timeout(Duration::from_secs(5), running)
-        .await
-        .expect("in time")
-        .expect("no panic");
 }

@@ -125,6 +125,9 @@ pub struct HttpGetAction {
     pub path: Option<String>,
     /// Number or name of a port.
     pub port: IntOrString,
+    /// `HTTP`, also when absent, or `HTTPS`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
 }
 
 /// How it goes with a [`Pod`].

@@ -2,10 +2,10 @@
 //! routes, and does not check what a schema cannot.
 
 use k8s_openapi::apimachinery::pkg::{
-    apis::meta::v1::{LabelSelector, ObjectMeta},
+    apis::meta::v1::{Condition, LabelSelector, ObjectMeta},
     util::intstr::IntOrString,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A port of some pods, its protocol and who may connect when nothing else says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,28 @@ pub struct Server {
     pub metadata: ObjectMeta,
     /// The definition.
     pub spec: ServerSpec,
+    /// What controllers say about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ConditionsStatus>,
+}
+
+/// A status that is a list of conditions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConditionsStatus {
+    /// `Accepted`, `ResolvedRefs`.
+    #[serde(deserialize_with = "readable_conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Conditions without those that lack something. Others write them too, and what they write must not make a policy unreadable:
+/// it would not be in force then.
+pub(super) fn readable_conditions<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<Condition>, D::Error> {
+    let given = Option::<Vec<serde_json::Value>>::deserialize(from)?;
+    let readable = given.into_iter().flatten().map(Condition::deserialize);
+    Ok(readable.flatten().collect())
 }
 
 /// The definition of a [`Server`].
@@ -144,6 +166,9 @@ pub struct AuthorizationPolicy {
     pub metadata: ObjectMeta,
     /// The definition.
     pub spec: AuthorizationPolicySpec,
+    /// What controllers say about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ConditionsStatus>,
 }
 
 /// The definition of an [`AuthorizationPolicy`].

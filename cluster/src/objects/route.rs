@@ -10,6 +10,8 @@ pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
 
+use super::policy::readable_conditions;
+
 /// Which of the two HTTPRoute kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum RouteGroup {
@@ -263,6 +265,6 @@ pub struct ParentStatus {
     /// Who says it.
     pub controller_name: String,
     /// `Accepted`, `ResolvedRefs`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "readable_conditions")]
     pub conditions: Vec<Condition>,
 }

@@ -4,7 +4,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use super::policy::{Cidr, TypedRef};
+use super::policy::{Cidr, ConditionsStatus, TypedRef, readable_conditions};
 
 /// Destinations outside of the cluster, a parent of routes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct EgressNetwork {
     pub spec: EgressNetworkSpec,
     /// What controllers say about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<EgressNetworkStatus>,
+    pub status: Option<ConditionsStatus>,
 }
 
 /// The definition of an [`EgressNetwork`].
@@ -36,14 +36,6 @@ pub enum TrafficPolicy {
     Allow,
     /// It is refused.
     Deny,
-}
-
-/// What controllers say about an [`EgressNetwork`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct EgressNetworkStatus {
-    /// `Accepted`.
-    pub conditions: Vec<Condition>,
 }
 
 /// Limits the rate of HTTP requests of each pod behind a Server.
@@ -98,7 +90,7 @@ pub struct RateLimitOverride {
 #[serde(rename_all = "camelCase")]
 pub struct HttpLocalRateLimitPolicyStatus {
     /// `Accepted`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "readable_conditions")]
     pub conditions: Vec<Condition>,
     /// The target that the conditions are about.
     pub target_ref: TypedRef,

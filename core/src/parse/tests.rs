@@ -43,6 +43,43 @@ fn durations() {
 }
 
 #[test]
+fn durations_of_go() {
+    for (text, micros) in [
+        ("24h0m0s", 86_400_000_000),
+        ("1m30s", 90_000_000),
+        ("1.5h", 5_400_000_000),
+        ("300ms", 300_000),
+        ("1.5ms2µs3us", 1_505),
+        ("0", 0),
+        ("0s", 0),
+    ] {
+        assert_eq!(
+            go_duration(text),
+            Ok(Duration::from_micros(micros)),
+            "{text}"
+        );
+    }
+    for text in [
+        "",
+        "h",
+        "5",
+        "5d",
+        "-5s",
+        "1..5s",
+        "1s 2",
+        "5 s",
+        "1s0",
+        "1s0x",
+        ".s",
+        " 1s",
+        "99999999999999999999h",
+    ] {
+        let error = go_duration(text).expect_err(text).to_string();
+        assert!(error.contains("1m30s"), "{error}");
+    }
+}
+
+#[test]
 fn booleans_and_numbers() {
     assert_eq!(boolean("true"), Ok(true));
     assert_eq!(boolean("false"), Ok(false));

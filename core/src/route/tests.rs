@@ -108,6 +108,33 @@ fn more_specific_hosts_win_over_longer_paths() {
 }
 
 #[test]
+fn of_payloads_by_host_the_most_specific_is_taken() {
+    let hosts = |list: &[&str]| -> Vec<HostMatch> {
+        list.iter()
+            .map(|host| HostMatch::parse(host).expect("a host"))
+            .collect()
+    };
+    let routes = [
+        (hosts(&["*.example"]), 0),
+        (hosts(&["*.a.example", "b.example"]), 1),
+        (hosts(&["x.a.example"]), 2),
+        (hosts(&["b.example"]), 3),
+    ];
+    for (host, expected) in [
+        ("c.example", Some(0)),
+        ("y.a.example", Some(1)),
+        ("X.A.example", Some(2)),
+        ("b.example", Some(1)),
+        ("example", None),
+        ("other.test", None),
+    ] {
+        assert_eq!(find_by_host(&routes, host).copied(), expected, "{host}");
+    }
+    let any = [(Vec::new(), 7)];
+    assert_eq!(find_by_host(&any, "whatever.test"), Some(&7));
+}
+
+#[test]
 fn a_host_without_a_matching_rule_leaves_the_request_to_others() {
     let routes = [
         route(&["a.example"], vec![path(PathMatch::prefix("/api"))]),

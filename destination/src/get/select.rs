@@ -102,7 +102,9 @@ impl EndpointsQuery {
         };
         for external in index.workloads(&self.service.namespace) {
             // Nothing writes statuses on a single machine.
-            let ready = external.ready.unwrap_or(settings.mesh.assume_accepted);
+            let ready = external
+                .ready
+                .unwrap_or(settings.mesh.external_workloads_ready);
             let number = match &port.target {
                 PortRef::Number(number) => Some(*number),
                 PortRef::Name(name) => external.port_named(name),

@@ -337,8 +337,11 @@ fn only_ready_endpoints_and_their_host_names() {
     assert_eq!(addresses(&views.once(&one)), ["10.1.0.3:80"]);
 }
 
+/// Case D02 asks for the family of the client's connection, or for the other one where the application does not listen. Here contract
+/// 8.1 wins: what is asked for is a name, so the connection's family is not known, and of a pod with two addresses one is announced.
+/// The address of a pod, or of a Service without endpoints, that a client dials keeps its family: nothing is chosen then.
 #[test]
-fn families() {
+fn d02_of_both_families_of_a_pod_ipv6_is_announced_if_enabled() {
     let both = |ipv6| {
         let (shared, views) = views(Settings::new(MeshSettings {
             enable_ipv6: ipv6,

@@ -10,7 +10,7 @@ fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let kind = arguments
         .next()
-        .context("say what: sockets, http, slow, grpc, banner or echo")?;
+        .context("say what: sockets, http, slash, slow, grpc, banner or echo")?;
     if kind == "sockets" {
         return weft_e2e::serve_sockets();
     }
@@ -23,6 +23,7 @@ fn main() -> anyhow::Result<()> {
         let listener = Listener::new(std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?)?;
         match kind.as_str() {
             "http" => peers::http(listener, &name),
+            "slash" => peers::slash(listener),
             "slow" => {
                 let delay = arguments.next().context("say how slow, in ms")?.parse()?;
                 peers::slow_http(listener, &name, Duration::from_millis(delay));

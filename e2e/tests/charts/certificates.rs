@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,8 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use serde_json::{Value, json};
+use weft_identity::authority::{Issuer, PairFiles};
+use weft_identity::roots::TrustRoots;
 
 use super::render::{
     MADE, NAMESPACE, Objects, helm, list, supplied, template_with, text, with, yaml_file,
@@ -312,4 +315,115 @@ fn what_helm_has_made_outlives_upgrades_until_it_is_to_be_renewed() {
         INJECTOR.2,
     )
     .expect("verified");
+}
+
+/// Bundles and pairs as editors and shells leave them, from the values to who reads them (case I02).
+#[test]
+fn i02_noise_in_certificates_reaches_nobody() {
+    let Some(helm) = helm() else { return };
+    let windows = |text: &str| text.replace('\n', "\r\n");
+    let (one, two) = (&MADE.root.certificate, &MADE.webhook.certificate);
+    let bundle = format!(
+        "# one\n\n{one}\n  subject=CN = two\r\n{}\r\n\n\n",
+        windows(two)
+    );
+    let marked = format!("\u{feff}{one}{two}");
+    for bundle in [bundle, marked, one.trim_end().to_owned()] {
+        let count = bundle.matches("BEGIN").count();
+        let values = json!({
+            "identityTrustAnchorsPEM": bundle,
+            "identity": { "issuer": { "tls": {
+                "crtPEM": format!("\n# issuer\n{}\n\n", windows(&MADE.issuer.certificate)),
+                "keyPEM": format!("{}\n\n", windows(&MADE.issuer.key)),
+            } } },
+        });
+        let objects = Objects::of(&template(&helm, &with(supplied(), values)));
+        let shared = objects.get("ConfigMap", "linkerd-identity-trust-roots");
+        let shared = text(&shared["data"]["ca-bundle.crt"]);
+        assert_eq!(shared.matches("BEGIN").count(), count, "{shared:?}");
+        let roots = TrustRoots::from_pem(shared.as_bytes()).expect("the identity service reads it");
+        let secret = objects.get("Secret", "linkerd-identity-issuer");
+        let pair = PairFiles {
+            certificate_path: "crt.pem".into(),
+            certificate: decoded(&secret["data"]["crt.pem"]).into_bytes(),
+            key_path: "key.pem".into(),
+            key: decoded(&secret["data"]["key.pem"]).into_bytes(),
+        };
+        Issuer::from_pair(&pair, &roots, SystemTime::now()).expect("the issuer is taken");
+        // What the kubelet gives to the proxies of the control plane, and the injector to the others.
+        weft_tls::TrustAnchors::from_pem(shared).expect("proxies read it");
+    }
+}
+
+/// Nothing in the chart looks at a date of the mesh's certificates: new ones are taken though the old ones have expired, and the
+/// control plane starts anew with them (case I10).
+#[test]
+fn i10_an_upgrade_after_everything_has_expired() {
+    let Some(helm) = helm() else { return };
+    let past = |name: &str| {
+        let mut params =
+            rcgen::CertificateParams::new([format!("{name}.{NAMESPACE}.svc")]).expect("params");
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("key");
+        (
+            params.self_signed(&key).expect("certificate").pem(),
+            key.serialize_pem(),
+        )
+    };
+    let (root, key) = past("root");
+    let expired = json!({
+        "identityTrustAnchorsPEM": root,
+        "identity": { "issuer": { "tls": { "crtPEM": root, "keyPEM": key } } },
+    });
+    let installed = Objects::of(&template(&helm, &expired));
+    let secrets: Vec<Value> = WEBHOOKS
+        .iter()
+        .map(|webhook| {
+            let mut old = secret(&installed, *webhook).expect("a Secret").clone();
+            let (certificate, key) = past(webhook.2);
+            for (name, text) in [
+                ("tls.crt", &certificate),
+                ("ca.crt", &certificate),
+                ("tls.key", &key),
+            ] {
+                old["data"][name] = json!(STANDARD.encode(text));
+            }
+            old["metadata"]["annotations"]["weft/renew-after"] = json!("1609459200");
+            old
+        })
+        .collect();
+
+    let upgraded = upgrade(&helm, &generated(), secrets);
+    let shared = upgraded.get("ConfigMap", "linkerd-identity-trust-roots");
+    assert_eq!(
+        text(&shared["data"]["ca-bundle.crt"]).trim(),
+        MADE.root.certificate.trim()
+    );
+    let issuer = upgraded.get("Secret", "linkerd-identity-issuer");
+    assert_eq!(
+        decoded(&issuer["data"]["crt.pem"]).trim(),
+        MADE.issuer.certificate.trim()
+    );
+    for webhook in WEBHOOKS {
+        let secret = secret(&upgraded, webhook).expect("a Secret");
+        let bundle = ca_bundle(&upgraded, webhook).expect("a bundle");
+        check(&bundle, &decoded(&secret["data"]["tls.crt"]), webhook.2).expect("a new one");
+    }
+    let trusted = |objects: &Objects, name| {
+        let pod = &objects.get("Deployment", name)["spec"]["template"]["metadata"];
+        pod["annotations"]["linkerd.io/trust-root-sha256"].clone()
+    };
+    for name in [
+        "linkerd-identity",
+        "linkerd-destination",
+        "linkerd-proxy-injector",
+    ] {
+        assert_ne!(
+            trusted(&upgraded, name),
+            trusted(&installed, name),
+            "{name} starts anew"
+        );
+    }
 }

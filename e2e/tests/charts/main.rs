@@ -9,6 +9,7 @@ mod certificates;
 mod objects;
 mod plumbing;
 mod render;
+mod values;
 
 use std::path::Path;
 
@@ -144,19 +145,6 @@ fn no_private_key_outside_of_secrets() {
             );
         }
     }
-}
-
-#[test]
-fn extra_values_are_taken_and_kept() {
-    let Some(helm) = helm() else { return };
-    let values = with(
-        supplied(),
-        json!({ "future": { "section": 1 }, "proxy": { "future": true } }),
-    );
-    let config = Objects::render(&helm, &values).config();
-    let config: Value = serde_norway::from_str(&config).expect("YAML");
-    assert_eq!(config["future"]["section"], 1);
-    assert_eq!(config["proxy"]["future"], true);
 }
 
 #[test]

@@ -320,6 +320,28 @@ fn containers_can_do_nothing_but_their_work() {
     }
 }
 
+/// Case J13: with a CNI plugin all of the control plane is restricted (the test above has such a set), and users may be left to the
+/// platform or be those of a range.
+#[test]
+fn j13_the_platform_may_choose_the_user_of_the_network_validator() {
+    let Some(helm) = helm() else { return };
+    let values = json!({
+        "cniEnabled": true, "networkValidator": { "enableSecurityContext": false },
+        "controllerUID": 1_000_810_000, "proxy": { "uid": 1_000_810_001, "gid": 2102 },
+    });
+    let objects = Objects::render(&helm, &with(supplied(), values));
+    for deployment in objects.of_kind("Deployment") {
+        for container in containers(pod(deployment)) {
+            let user = &container["securityContext"]["runAsUser"];
+            match text(&container["name"]) {
+                "linkerd-network-validator" => assert!(container["securityContext"].is_null()),
+                "linkerd-proxy" => assert_eq!(user, 1_000_810_001),
+                name => assert_eq!(user, 1_000_810_000, "{name}"),
+            }
+        }
+    }
+}
+
 /// Every right, as `KIND/NAME: VERBS GROUP/RESOURCE [OBJECT]`, in a form that a reviewer reads.
 fn rights(objects: &Objects) -> Vec<String> {
     let mut rights = Vec::new();
@@ -376,7 +398,7 @@ fn rights_are_few() {
             "ClusterRole linkerd-mesh-proxy-injector: create /events",
             "ClusterRole linkerd-mesh-proxy-injector: get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations linkerd-proxy-injector-webhook-config",
             "ClusterRole linkerd-policy: patch gateway.networking.k8s.io/httproutes/status,grpcroutes/status,tlsroutes/status,tcproutes/status",
-            "ClusterRole linkerd-policy: patch policy.linkerd.io/egressnetworks/status,httplocalratelimitpolicies/status,httproutes/status",
+            "ClusterRole linkerd-policy: patch policy.linkerd.io/authorizationpolicies/status,egressnetworks/status,httplocalratelimitpolicies/status,httproutes/status,servers/status",
             "Role linkerd-policy: create coordination.k8s.io/leases",
             "Role linkerd-policy: get,patch coordination.k8s.io/leases policy-controller-write",
             "Role linkerd-proxy-injector: create /secrets",
@@ -443,4 +465,52 @@ fn upgrades_and_node_drains_leave_replicas() {
             assert_eq!(webhook["failurePolicy"], "Fail");
         }
     }
+}
+
+/// What a pod says of its ports is what its controller opens, for IPv4 and IPv6.
+#[test]
+fn ports_of_the_control_plane_are_open() {
+    let Some(helm) = helm() else { return };
+    for (name, values) in sets() {
+        let objects = Objects::render(&helm, &values);
+        for deployment in objects.of_kind("Deployment") {
+            let spec = pod(deployment);
+            let component =
+                text(&deployment["metadata"]["labels"]["linkerd.io/control-plane-component"]);
+            let controller = container(spec, component);
+            let listed = list(&container(spec, "linkerd-proxy")["env"])
+                .find(|variable| variable["name"] == "LINKERD2_PROXY_INBOUND_PORTS")
+                .map(|variable| text(&variable["value"]).split(',').map(str::to_owned))
+                .expect("the ports");
+            let listed: BTreeSet<String> = listed.collect();
+            let opened: BTreeSet<String> = list(&controller["ports"])
+                .map(|port| port["containerPort"].to_string())
+                .collect();
+            let arguments: BTreeSet<String> = list(&controller["args"])
+                .filter_map(|arg| {
+                    text(arg)
+                        .split_once("-addr=:")
+                        .or(text(arg).split_once("--addr=:"))
+                })
+                .map(|(_, port)| port.to_owned())
+                .collect();
+            assert_eq!(listed, opened, "{name}: {component}");
+            assert_eq!(arguments, opened, "{name}: {component}");
+        }
+    }
+}
+
+/// Contract 6.3: dashboards know a controller by the name of its container.
+#[test]
+fn controllers_are_scraped_by_the_names_of_their_containers() {
+    let Some(helm) = helm() else { return };
+    let values = with(supplied(), json!({ "podMonitor": { "enabled": true } }));
+    let objects = Objects::render(&helm, &values);
+    let monitor = objects.get("PodMonitor", "linkerd-controller");
+    let relabelings = &monitor["spec"]["podMetricsEndpoints"][0]["relabelings"];
+    let component = list(relabelings).find(|rule| rule["targetLabel"] == "component");
+    assert_eq!(
+        component.expect("a rule")["sourceLabels"],
+        json!(["__meta_kubernetes_pod_container_name"])
+    );
 }

@@ -401,7 +401,7 @@ fn the_control_plane_is_meshed_by_the_chart() {
         ),
         (
             "linkerd-destination",
-            "8086,8090,8443,9443,9990,9996,9997",
+            "8086,8090,8443,9443,9990,9996",
             "linkerd-identity-headless.mesh.svc.cluster.local.",
             "localhost.",
             "localhost.",
@@ -553,7 +553,7 @@ fn linkerd_config_says_what_is_in_use() {
         let pod = pod(objects.get("Deployment", "linkerd-identity"));
         assert_eq!(
             container(pod, image)["image"],
-            format!("weft/weft:{version}")
+            format!("weft.test/weft:{version}")
         );
         assert_eq!(config["linkerdVersion"], version);
     }

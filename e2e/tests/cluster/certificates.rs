@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use weft_e2e::cluster::{App, SOON, Space, alone, command, folder, kubectl, script, until};
 
 use crate::traffic::identity;
@@ -25,8 +26,21 @@ async fn authority(name: &str, subject: &str, signer: Option<&str>) -> anyhow::R
     Ok(file)
 }
 
-/// Upgrades the installation by files of values.
-async fn upgrade(values: &[(&str, &str)]) -> anyhow::Result<()> {
+/// Makes a root and an issuer below it; gives their paths without the endings.
+async fn root_and_issuer(ordinal: &str) -> anyhow::Result<(String, String)> {
+    let name = format!("{ordinal}-root");
+    let root = authority(&name, "/CN=root.linkerd.cluster.local", None).await?;
+    let issuer = issuer_below(&root, ordinal).await?;
+    Ok((root, issuer))
+}
+
+async fn issuer_below(root: &str, ordinal: &str) -> anyhow::Result<String> {
+    let subject = format!("/O={ordinal}/CN=identity.linkerd.cluster.local");
+    authority(&format!("{ordinal}-issuer"), &subject, Some(root)).await
+}
+
+/// Runs `helm upgrade` with files of values, and does not wait for what follows unless the other arguments say so.
+async fn set_files(values: &[(&str, &str)], others: &[&str]) -> anyhow::Result<()> {
     let chart = format!(
         "{}/../charts/linkerd-control-plane",
         env!("CARGO_MANIFEST_DIR")
@@ -42,11 +56,16 @@ async fn upgrade(values: &[(&str, &str)]) -> anyhow::Result<()> {
         "linkerd-control-plane",
         &chart,
         "--reuse-values",
-        "--wait",
-        "--timeout=150s",
     ];
+    args.extend(others);
     args.extend(values.iter().map(String::as_str));
     command("helm", &args, "").await?;
+    Ok(())
+}
+
+/// Upgrades the installation by files of values.
+async fn upgrade(values: &[(&str, &str)]) -> anyhow::Result<()> {
+    set_files(values, &["--wait", "--timeout=150s"]).await?;
     // An injector that ends still serves for a moment, with the bundle that it knew.
     until("the old pods are gone", SOON, async || {
         let path = "jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}";
@@ -110,12 +129,7 @@ fn i01_another_issuer_of_the_same_root_fails_no_request() {
     alone("r-issuer", async |space| {
         under_load(space).await?;
         let root = folder().join("run/mesh/root").display().to_string();
-        let issuer = authority(
-            "second-issuer",
-            "/O=second/CN=identity.linkerd.cluster.local",
-            Some(&root),
-        )
-        .await?;
+        let issuer = issuer_below(&root, "second").await?;
         let control = Space::existing("linkerd");
         let before = control
             .pods_by("linkerd.io/control-plane-component=identity")
@@ -154,13 +168,7 @@ fn i05_another_trust_anchor_by_way_of_both_fails_no_request() {
     alone("r-anchor", async |space| {
         under_load(space).await?;
         let old = folder().join("run/mesh/root.crt");
-        let root = authority("second-root", "/CN=root.linkerd.cluster.local", None).await?;
-        let issuer = authority(
-            "third-issuer",
-            "/O=third/CN=identity.linkerd.cluster.local",
-            Some(&root),
-        )
-        .await?;
+        let (root, issuer) = root_and_issuer("third").await?;
         // Comments, blank lines and a final one are what bundles are like (case I02).
         let both = format!("{root}-bundle.crt");
         let text = format!(
@@ -191,6 +199,80 @@ fn i05_another_trust_anchor_by_way_of_both_fails_no_request() {
             everybody_again(space).await?;
             upgrade(&[("identityTrustAnchorsPEM", &format!("{root}.crt"))]).await?;
             everybody_again(space).await
+        }
+        .await;
+        reinstall().await?;
+        result
+    });
+}
+
+/// Root and issuer that ended yesterday; gives the paths without their endings.
+fn expired() -> anyhow::Result<(String, String)> {
+    let make = |name: &str, signer: Option<&Issuer<'_, KeyPair>>| -> anyhow::Result<_> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+        let key = KeyPair::generate()?;
+        let certificate = match signer {
+            Some(signer) => params.signed_by(&key, signer)?,
+            None => params.self_signed(&key)?,
+        };
+        let file = folder().join("run/mesh").join(name).display().to_string();
+        std::fs::write(format!("{file}.crt"), certificate.pem())?;
+        std::fs::write(format!("{file}.key"), key.serialize_pem())?;
+        Ok((file, Issuer::new(params, key)))
+    };
+    let (root, signer) = make("expired-root", None)?;
+    let (issuer, _) = make("expired-issuer", Some(&signer))?;
+    Ok((root, issuer))
+}
+
+/// The issuer has expired, its root too, and no pod of the control plane gets a certificate any more: `helm upgrade` with new ones
+/// is all that is needed.
+#[test]
+#[ignore = "needs a cluster: make e2e"]
+fn i10_an_upgrade_after_root_and_issuer_have_expired() {
+    alone("r-expired", async |space| {
+        space
+            .start(&[App::server("web", "http"), App::client("client")])
+            .await?;
+        let (old_root, old_issuer) = expired()?;
+        let (root, issuer) = root_and_issuer("fourth").await?;
+        let result = async {
+            // Without --wait: the new pod of the identity service cannot become ready.
+            let old = [
+                ("identityTrustAnchorsPEM", &*format!("{old_root}.crt")),
+                ("identity.issuer.tls.crtPEM", &format!("{old_issuer}.crt")),
+                ("identity.issuer.tls.keyPEM", &format!("{old_issuer}.key")),
+            ];
+            set_files(&old, &[]).await?;
+            until("the Event about the expired issuer", MOUNTED, async || {
+                let path = "jsonpath={.items[*].message}";
+                let said = kubectl(&["-n", "linkerd", "get", "events", "-o", path]).await?;
+                Ok((said.contains("expired-issuer") && said.contains("renew it")).then_some(()))
+            })
+            .await?;
+            upgrade(&[
+                ("identityTrustAnchorsPEM", &format!("{root}.crt")),
+                ("identity.issuer.tls.crtPEM", &format!("{issuer}.crt")),
+                ("identity.issuer.tls.keyPEM", &format!("{issuer}.key")),
+            ])
+            .await?;
+            for app in ["web", "client"] {
+                space.restart(app).await?;
+            }
+            ensure!(signer(space, "web").await?.contains("O = fourth"));
+            ensure!(space.curl("client", "http://web/").await?.status == 200);
+            let web = space.pod("web").await?.metrics().await?;
+            ensure!(
+                web.sum(
+                    "request_total",
+                    &[("direction", "inbound"), ("tls", "true")]
+                ) > 0.0
+            );
+            Ok(())
         }
         .await;
         reinstall().await?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use weft_e2e::cluster::{App, Pod, SOON, Space, TOOLS, kubectl, on_cluster, until};
+use weft_e2e::cluster::{App, Pod, SOON, Space, TOOLS, alone, kubectl, on_cluster, until};
 
 /// A Job that runs a shell line.
 fn job(name: &str, line: &str, spec: Value) -> String {
@@ -248,6 +248,153 @@ fn j02_j03_the_network_is_there_from_the_first_moment() {
             &[("direction", "inbound"), ("tls", "true")],
         );
         ensure!(came >= 4.0, "{came} requests of 4");
+        Ok(())
+    });
+}
+
+/// J03: without an identity service the application waits, and starts by itself when there is one again.
+#[test]
+#[ignore = "needs a cluster: make e2e"]
+fn j03_the_application_waits_until_its_proxy_has_a_certificate() {
+    alone("i-waits", async |space| {
+        space.start(&[App::server("web", "http")]).await?;
+        let scale = |count: &'static str| async move {
+            let replicas = format!("--replicas={count}");
+            kubectl(&[
+                "-n",
+                "linkerd",
+                "scale",
+                "deployment/linkerd-identity",
+                &replicas,
+            ])
+            .await
+        };
+        scale("0").await?;
+        let result = async {
+            // It goes on serving while it ends.
+            let identity = "--selector=linkerd.io/control-plane-component=identity";
+            kubectl(&[
+                "-n",
+                "linkerd",
+                "wait",
+                "--for=delete",
+                "--timeout=60s",
+                "pod",
+                identity,
+            ])
+            .await?;
+            let call = "curl -sf -m 5 -o /dev/null http://web/";
+            space.apply(&job("waits", call, json!({}))).await?;
+            let started = until("the proxy of the pod", SOON, async || {
+                let pods = space.pods("waits").await?;
+                let pod = pods.into_iter().next();
+                let running = |pod: &Pod| {
+                    pod.status("linkerd-proxy")
+                        .is_some_and(|status| status["state"]["running"].is_object())
+                };
+                Ok(pod.filter(running))
+            })
+            .await?;
+            space.pause(10).await;
+            let pods = space.pods("waits").await?;
+            let pod = pods.first().context("the pod of the Job")?;
+            ensure!(pod.name == started.name, "another pod: it was given up");
+            let waits = pod
+                .status("app")
+                .is_none_or(|status| status["state"]["waiting"].is_object());
+            ensure!(
+                waits,
+                "the application has started: {:?}",
+                pod.status("app")
+            );
+            Ok(())
+        }
+        .await;
+        scale("1").await?;
+        result?;
+        ends(space, "waits", "complete").await
+    });
+}
+
+/// J18: a sidecar that the kubelet does not end, in a pod without a program that could, is ended by its own.
+#[test]
+#[ignore = "needs a cluster: make e2e"]
+fn j18_the_program_in_the_proxys_container_ends_it() {
+    on_cluster("i-shutdown", async |space| {
+        let classic = |shutdown: &str| {
+            json!({ "template": { "metadata": { "annotations": {
+                "config.linkerd.io/proxy-enable-native-sidecar": "false",
+                "config.linkerd.io/proxy-admin-shutdown": shutdown,
+            } } } })
+        };
+        space
+            .apply(&job("ends", "exit 0", classic("enabled")))
+            .await?;
+        space
+            .apply(&job("stays", "exit 0", classic("disabled")))
+            .await?;
+        let done = async |name: &str| {
+            until("the end of the application", SOON, async || {
+                let pods = space.pods(name).await?;
+                let pod = pods.into_iter().next();
+                let ended = |pod: &Pod| {
+                    pod.status("app")
+                        .is_some_and(|status| status["state"]["terminated"].is_object())
+                };
+                Ok(pod.filter(ended))
+            })
+            .await
+        };
+        let shutdown = async |pod: &Pod| {
+            let command = [
+                "exec",
+                &pod.name,
+                "-c",
+                "linkerd-proxy",
+                "--",
+                "/usr/bin/weft",
+                "shutdown",
+            ];
+            space.kubectl(&command).await
+        };
+        shutdown(&done("ends").await?).await?;
+        ends(space, "ends", "complete").await?;
+        let Err(refused) = shutdown(&done("stays").await?).await else {
+            anyhow::bail!("a proxy was ended that does not allow it");
+        };
+        ensure!(
+            format!("{refused:#}").contains("proxy-admin-shutdown: enabled"),
+            "{refused:#}"
+        );
+        Ok(())
+    });
+}
+
+/// J13: the user of the proxy is the namespace's to say, and the rules follow.
+#[test]
+#[ignore = "needs a cluster: make e2e"]
+fn j13_the_namespace_says_which_user_the_proxy_has() {
+    on_cluster("i-user", async |space| {
+        let user = "config.linkerd.io/proxy-uid=1000810001";
+        kubectl(&["annotate", "namespace", &space.name, user]).await?;
+        space
+            .start(&[App::server("web", "http"), App::client("client")])
+            .await?;
+        ensure!(space.curl("client", "http://web/").await?.status == 200);
+        let pod = space.pod("web").await?;
+        let proxy = pod.object["spec"]["initContainers"]
+            .as_array()
+            .and_then(|list| list.iter().find(|c| c["name"] == "linkerd-proxy"))
+            .context("a proxy")?;
+        ensure!(
+            proxy["securityContext"]["runAsUser"] == 1_000_810_001,
+            "{proxy}"
+        );
+        let came = pod.metrics().await?.sum(
+            "request_total",
+            &[("direction", "inbound"), ("tls", "true")],
+        );
+        ensure!(came == 1.0, "{came} requests of 1");
         Ok(())
     });
 }

@@ -39,7 +39,7 @@ fn http_grpc_and_opaque_traffic_is_mutual_tls_with_the_right_names() {
         let apps = demo(3);
         space.start(&apps[..3]).await?;
         space.start(&apps[3..]).await?;
-        let count = space.answered("load", 300).await?;
+        space.answered("load", 300).await?;
 
         for (client, server, family) in [
             ("load", "web", "request_total"),
@@ -79,19 +79,20 @@ fn http_grpc_and_opaque_traffic_is_mutual_tls_with_the_right_names() {
         }
 
         // One gRPC connection of web, and every replica of api has its share of the requests.
-        let mut shares = Vec::new();
-        for pod in space.pods("api").await? {
-            shares.push(pod.metrics().await?.sum(
-                "request_total",
-                &[("direction", "inbound"), ("tls", "true")],
-            ));
-        }
-        let all: f64 = shares.iter().sum();
-        ensure!(shares.len() == 3 && all >= 300.0, "{shares:?}");
-        for share in &shares {
-            ensure!(*share > all * 0.15, "{shares:?} of {}", count.requests);
-        }
-        Ok(())
+        // One whose first answer was slow, as on a busy machine, is spared until that estimate has faded (10 s).
+        until("a share for every replica", SOON, async || {
+            let mut shares = Vec::new();
+            for pod in space.pods("api").await? {
+                shares.push(pod.metrics().await?.sum(
+                    "request_total",
+                    &[("direction", "inbound"), ("tls", "true")],
+                ));
+            }
+            let all: f64 = shares.iter().sum();
+            ensure!(shares.len() == 3 && all >= 300.0, "{shares:?}");
+            Ok(shares.iter().all(|share| *share > all * 0.1).then_some(()))
+        })
+        .await
     });
 }
 
@@ -138,7 +139,7 @@ fn scaling_under_load_fails_no_request() {
 fn the_sample_of_the_guide() {
     on_cluster("sample", async |space| {
         let file = format!("{}/../docs/sample.yaml", env!("CARGO_MANIFEST_DIR"));
-        let sample = std::fs::read_to_string(file)?.replace("weft/weft:0.1.0", &weft_image());
+        let sample = std::fs::read_to_string(file)?.replace("weft.test/weft:0.1.0", &weft_image());
         space.apply(&sample).await?;
         space
             .kubectl(&[

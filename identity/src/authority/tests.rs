@@ -117,7 +117,7 @@ fn without_a_common_name_the_dns_name_is_critical() {
 }
 
 #[test]
-fn a_leaf_never_outlives_what_is_above_it() {
+fn i02_a_leaf_never_outlives_what_is_above_it() {
     let anchor = root("root");
     let mut short = ca_params("intermediate");
     short.not_after = OffsetDateTime::now_utc() + time::Duration::hours(1);
@@ -169,7 +169,7 @@ fn a_leaf_never_outlives_what_is_above_it() {
 }
 
 #[test]
-fn every_anchor_the_data_plane_can_verify() {
+fn i06_every_anchor_the_data_plane_can_verify() {
     let rsa_4096 =
         KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA512, RsaKeySize::_4096).expect("key");
     let keys = [
@@ -191,7 +191,7 @@ fn every_anchor_the_data_plane_can_verify() {
 }
 
 #[test]
-fn a_chain_with_an_intermediate() {
+fn i06_a_chain_with_an_intermediate() {
     let (anchor, other) = (root("root"), root("other root"));
     let middle = CertifiedIssuer::signed_by(
         ca_params("middle"),
@@ -216,6 +216,66 @@ fn a_chain_with_an_intermediate() {
             && text.contains("missing intermediate"),
         "{text}"
     );
+}
+
+/// Each member signed by another kind of key, two intermediates between the root and the issuer.
+#[test]
+fn i06_a_chain_of_two_intermediates() {
+    let sign = |name: &str, algorithm, parent: &Ca| {
+        CertifiedIssuer::signed_by(ca_params(name), key(algorithm), parent).expect("ca")
+    };
+    let anchor = CertifiedIssuer::self_signed(ca_params("root"), key(&rcgen::PKCS_RSA_SHA384));
+    let anchor = anchor.expect("root");
+    let upper = sign("upper", &rcgen::PKCS_ED25519, &anchor);
+    let lower = sign("lower", &rcgen::PKCS_ECDSA_P384_SHA384, &upper);
+    let issuer = ca_under(&lower, "issuer");
+    let loaded = load(&pair(&[&issuer, &lower, &upper]), &[&anchor]).expect("issuer");
+    assert_eq!(loaded.intermediates().len(), 3);
+    assert_serves(&loaded, &roots(&[&anchor]));
+    // The order of those above the issuer does not matter; one that is missing does.
+    let swapped = load(&pair(&[&issuer, &upper, &lower]), &[&anchor]).expect("issuer");
+    assert_serves(&swapped, &roots(&[&anchor]));
+    let text = load(&pair(&[&issuer, &lower]), &[&anchor])
+        .expect_err("no way to the root")
+        .to_string();
+    assert!(
+        text.contains("\"CN=root\" (RSA 2048)") && text.contains("missing intermediate"),
+        "{text}"
+    );
+}
+
+/// The largest key that can be verified; and one above it, which is named. Five primes, since two of that size take a minute to find;
+/// the signature is the same.
+#[test]
+fn i06_the_largest_anchors() {
+    for (bits, accepted) in [("8192", true), ("8200", false)] {
+        let dir = tempfile::tempdir().expect("folder");
+        let dir = dir.path();
+        let key =
+            format!("-algorithm RSA -pkeyopt rsa_keygen_bits:{bits} -pkeyopt rsa_keygen_primes:5");
+        openssl(dir, &format!("genpkey {key} -out ca.key"));
+        openssl(
+            dir,
+            "req -x509 -key ca.key -days 30 -subj /CN=large -out ca.crt",
+        );
+        issued_by_openssl(dir);
+        let anchors = TrustRoots::from_pem(&file(dir, "ca.crt")).expect("roots");
+        let pair = pair_of(file(dir, "crt.pem"), file(dir, "key.pem"));
+        match Issuer::from_pair(&pair, &anchors, SystemTime::now()) {
+            Ok(issuer) => {
+                assert!(accepted, "{bits}");
+                assert_serves(&issuer, &anchors);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!accepted, "{bits}: {text}");
+                assert!(
+                    text.contains("(RSA 8200)") && text.contains("RSA of 2048 to 8192 bits"),
+                    "{text}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
@@ -327,6 +387,19 @@ fn file(dir: &Path, name: &str) -> Vec<u8> {
     std::fs::read(dir.join(name)).expect("file made by openssl")
 }
 
+/// An issuer (`crt.pem`, `key.pem`) of the authority `ca.crt`, `ca.key`.
+fn issued_by_openssl(dir: &Path) {
+    openssl(dir, "ecparam -name prime256v1 -genkey -noout -out key.pem");
+    openssl(
+        dir,
+        "req -new -key key.pem -subj /CN=issuer -addext basicConstraints=critical,CA:true -out issuer.csr",
+    );
+    openssl(
+        dir,
+        "x509 -req -in issuer.csr -CA ca.crt -CAkey ca.key -copy_extensions copy -days 30 -out crt.pem",
+    );
+}
+
 /// What rcgen cannot make: a name with repeated parts, and a key in SEC 1 form after its parameters.
 #[test]
 fn an_issuer_made_by_openssl() {
@@ -361,22 +434,14 @@ fn an_issuer_made_by_openssl() {
 
 /// Case I06: what cannot be verified is refused with the kind of key and what is allowed.
 #[test]
-fn a_weak_anchor_is_named() {
+fn i06_a_weak_anchor_is_named() {
     let dir = tempfile::tempdir().expect("folder");
     let dir = dir.path();
     openssl(
         dir,
         "req -x509 -newkey rsa:1024 -nodes -keyout ca.key -days 30 -subj /CN=weak -out ca.crt",
     );
-    openssl(dir, "ecparam -name prime256v1 -genkey -noout -out key.pem");
-    openssl(
-        dir,
-        "req -new -key key.pem -subj /CN=issuer -addext basicConstraints=critical,CA:true -out issuer.csr",
-    );
-    openssl(
-        dir,
-        "x509 -req -in issuer.csr -CA ca.crt -CAkey ca.key -copy_extensions copy -days 30 -out crt.pem",
-    );
+    issued_by_openssl(dir);
     let anchors = TrustRoots::from_pem(&file(dir, "ca.crt")).expect("roots");
     let pair = pair_of(file(dir, "crt.pem"), file(dir, "key.pem"));
     let text = Issuer::from_pair(&pair, &anchors, SystemTime::now())

@@ -100,7 +100,7 @@ impl Drop for Mesh {
 }
 
 #[tokio::test]
-async fn fifty_swaps_of_the_link() {
+async fn i01_fifty_swaps_of_the_link() {
     let mesh = Mesh::new();
     mesh.swap(0, &mesh.issuer("issuer 0"));
     mesh.watch(NO_POLL);
@@ -113,7 +113,7 @@ async fn fifty_swaps_of_the_link() {
 }
 
 #[tokio::test]
-async fn many_swaps_at_once_end_with_the_last() {
+async fn i01_many_swaps_at_once_end_with_the_last() {
     let mesh = Mesh::new();
     mesh.swap(0, &mesh.issuer("first"));
     mesh.watch(NO_POLL);
@@ -131,7 +131,7 @@ async fn many_swaps_at_once_end_with_the_last() {
 }
 
 #[tokio::test]
-async fn certificate_before_key_and_key_before_certificate() {
+async fn i01_certificate_before_key_and_key_before_certificate() {
     let mesh = Mesh::new();
     let dir = mesh.issuer_dir();
     write_pair(&dir, &mesh.issuer("old"));
@@ -153,7 +153,7 @@ async fn certificate_before_key_and_key_before_certificate() {
 }
 
 #[test]
-fn a_bad_pair_is_refused_by_name_and_the_old_one_stays() {
+fn i01_a_bad_pair_is_refused_by_name_and_the_old_one_stays() {
     let mesh = Mesh::new();
     let now = SystemTime::now();
     assert_eq!(mesh.files.refresh(now), Outcome::Refused);
@@ -207,7 +207,7 @@ fn a_bad_pair_is_refused_by_name_and_the_old_one_stays() {
 
 /// Case I05, our part: a new root in the bundle makes an issuer of it acceptable, and the bundle is read anew too.
 #[test]
-fn a_root_rotation_without_a_restart() {
+fn i05_a_root_rotation_without_a_restart() {
     let mesh = Mesh::new();
     let now = SystemTime::now();
     let new_root = root("new root");
@@ -244,7 +244,7 @@ async fn a_change_of_the_roots_is_noticed() {
 
 /// The files are links into a folder nobody watches, so only the poll can see the change. Time is paused: it passes by itself.
 #[tokio::test(start_paused = true)]
-async fn the_poll_sees_what_the_watch_cannot() {
+async fn i01_the_poll_sees_what_the_watch_cannot() {
     let mesh = Mesh::new();
     let hidden = mesh.dir.path().join("hidden");
     write_pair(&hidden, &mesh.issuer("old"));

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use linkerd2_proxy_api::identity::identity_client::IdentityClient;
 use linkerd2_proxy_api::identity::{CertifyRequest, CertifyResponse};
+use rcgen::CertifiedIssuer;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +16,7 @@ use tonic::{Code, Status};
 use super::*;
 use crate::local::LocalAuthority;
 use crate::roots::TrustRoots;
-use crate::testing::{ID, csr};
+use crate::testing::{ID, ca_params, ca_under, csr, key, root, write_pair, write_roots};
 
 pub(super) struct Running {
     _dir: TempDir,
@@ -250,6 +251,69 @@ async fn without_an_issuer_it_starts_and_says_so() {
         ready.starts_with("HTTP/1.1 500") && ready.contains("crt.pem"),
         "{ready}"
     );
+    running.end().await;
+}
+
+/// Case I10: root and issuer have expired, and both are replaced while the service runs.
+#[tokio::test]
+async fn i10_an_expired_issuer_and_root_are_replaced_without_a_restart() {
+    let folder = tempfile::tempdir().expect("folder");
+    let dir = folder.path();
+    let past = |name: &str| {
+        let mut params = ca_params(name);
+        params.not_before -= time::Duration::days(2);
+        params.not_after = params.not_before + time::Duration::days(1);
+        params
+    };
+    let p256 = || key(&rcgen::PKCS_ECDSA_P256_SHA256);
+    let old = CertifiedIssuer::self_signed(past("old root"), p256()).expect("root");
+    let expired = CertifiedIssuer::signed_by(past("old issuer"), p256(), &old).expect("issuer");
+    write_roots(dir, &[&old]);
+    write_pair(&dir.join("issuer"), &expired);
+    let running = Running::start_with(|authority| Config {
+        issuer_dir: dir.join("issuer"),
+        trust_roots: dir.join("roots/ca-bundle.crt"),
+        ..config(authority)
+    })
+    .await;
+    let mut client = running.client().await;
+    let refused = certify(&mut client, running.request())
+        .await
+        .expect_err("expired");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(
+        refused.message().contains("renew it"),
+        "{}",
+        refused.message()
+    );
+    assert!(running.admin("/live").await.starts_with("HTTP/1.1 200"));
+    assert!(running.admin("/ready").await.starts_with("HTTP/1.1 500"));
+
+    // As an upgrade of the chart does it: a new bundle (the old root may stay in it) and a new pair.
+    let new = root("new root");
+    write_roots(dir, &[&old, &new]);
+    write_pair(&dir.join("issuer"), &ca_under(&new, "new issuer"));
+    let started = Instant::now();
+    let issued = loop {
+        match certify(&mut client, running.request()).await {
+            Ok(issued) => break issued,
+            Err(status) => assert_eq!(status.code(), Code::Unavailable),
+        }
+        // Generous, for a busy machine; usual is 30 ms.
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let leaf = CertificateDer::from(issued.leaf_certificate);
+    let above: Vec<CertificateDer<'_>> = issued
+        .intermediate_certificates
+        .into_iter()
+        .map(CertificateDer::from)
+        .collect();
+    TrustRoots::from_pem(new.pem().as_bytes())
+        .expect("roots")
+        .verify(&leaf, &above, UnixTime::now())
+        .expect("of the new root");
+    assert!(running.admin("/ready").await.starts_with("HTTP/1.1 200"));
     running.end().await;
 }
 

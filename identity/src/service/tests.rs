@@ -251,6 +251,28 @@ async fn unavailable_and_internal() {
     assert_eq!(absurd.code(|_| {}).await.0, Code::Internal);
 }
 
+/// The proxy renews when 70 % of what it is told is over (contract 2.2), so what it is told is when the leaf really ends.
+#[tokio::test]
+async fn i02_the_answer_says_when_the_leaf_really_ends() {
+    let bench = bench();
+    let issuer_ends = bench
+        .certifier
+        .issuer
+        .current()
+        .expect("loaded")
+        .not_after();
+    let an_hour_before = issuer_ends - Duration::from_secs(3600);
+    let response = bench
+        .certifier
+        .certify(&bench.request(), an_hour_before)
+        .await;
+    let response = response.expect("issued");
+    let (_, leaf) = X509Certificate::from_der(&response.leaf_certificate).expect("X.509");
+    let until = response.valid_until.expect("mandatory").seconds;
+    assert_eq!(until, leaf.validity().not_after.timestamp());
+    assert_eq!(until, unix_seconds(issuer_ends), "and not a day later");
+}
+
 /// A stranger learns nothing about tokens from a request that is wrong anyway, and costs us no token check.
 #[tokio::test]
 async fn the_request_is_checked_before_the_token() {

@@ -18,6 +18,10 @@ pub const OPAQUE_PORTS: &str = "config.linkerd.io/opaque-ports";
 
 /// Environment of the proxy; its values may be secret, so they are in no message and no metric.
 pub(super) const ADDITIONAL_ENV: &str = "config.linkerd.io/proxy-additional-env";
+/// How long the proxy goes on after it was told to end, in seconds.
+pub(super) const WAIT_BEFORE_EXIT: &str = "config.alpha.linkerd.io/proxy-wait-before-exit-seconds";
+/// Takes traffic of other clusters.
+pub(super) const ENABLE_GATEWAY: &str = "config.linkerd.io/enable-gateway";
 
 const POLICIES: [&str; 6] = [
     "all-unauthenticated",
@@ -409,11 +413,21 @@ pub(super) const ANNOTATIONS: &[Annotation] = &[
         )
     }),
     inherited(ADDITIONAL_ENV, environment),
-    own("config.linkerd.io/enable-gateway", |d, text| {
+    own(ENABLE_GATEWAY, |d, text| {
         set(&mut d.gateway, read::boolean(text))
     }),
+    // After those of its image.
     own("config.linkerd.io/enable-debug-sidecar", |d, text| {
-        set(&mut d.debug, read::boolean(text))
+        let wanted = read::boolean(text)?;
+        if wanted && d.values.debug_container.image.name.is_empty() {
+            return Err(
+                "no image is configured; set the values debugContainer.image.name and debugContainer.image.version, or \
+                 annotate the pod config.linkerd.io/debug-image and -image-version"
+                    .to_owned(),
+            );
+        }
+        d.debug = wanted;
+        Ok(())
     }),
     own("config.linkerd.io/close-wait-timeout", |d, text| {
         let seconds = read::go_duration(text)?.as_secs();
@@ -421,15 +435,12 @@ pub(super) const ANNOTATIONS: &[Annotation] = &[
             u32::try_from(seconds).map_err(|_| "it is too long".to_owned())?;
         Ok(())
     }),
-    inherited(
-        "config.alpha.linkerd.io/proxy-wait-before-exit-seconds",
-        |d, text| {
-            let seconds = text
-                .parse()
-                .map_err(|_| "expected a number of seconds".to_owned());
-            set(&mut d.values.proxy.wait_before_exit_seconds, seconds)
-        },
-    ),
+    inherited(WAIT_BEFORE_EXIT, |d, text| {
+        let seconds = text
+            .parse()
+            .map_err(|_| "expected a number of seconds".to_owned());
+        set(&mut d.values.proxy.wait_before_exit_seconds, seconds)
+    }),
 ];
 
 fn native_sidecar(draft: &mut Draft<'_>, text: &str) -> Result<(), String> {

@@ -225,7 +225,7 @@ fn validator(config: &Config, settings: &Settings) -> Container {
             format!("--timeout={}", or(&checks.timeout, "10s")),
         ]),
         resources: resources(&values.proxy.resources),
-        security_context: Some(SecurityContext {
+        security_context: checks.enable_security_context.then(|| SecurityContext {
             run_as_user: Some(NOBODY),
             run_as_group: Some(NOBODY),
             ..restricted()

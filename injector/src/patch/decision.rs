@@ -156,11 +156,11 @@ impl Inject {
 fn has_sidecar(pod: &Pod) -> bool {
     const PROXIES: [&str; 2] = [PROXY, "istio-proxy"];
     const INITS: [&str; 4] = [INIT, VALIDATOR, "istio-init", "istio-validation"];
-    const IMAGES: [&str; 2] = ["cr.l5d.io/linkerd/proxy:", "gcr.io/istio-release/proxyv2:"];
+    // From whichever registry: many clusters have a mirror.
+    const IMAGES: [&str; 2] = ["/linkerd/proxy:", "/istio-release/proxyv2:"];
     let is_proxy = |container: &Container| {
         let image = container.image.as_deref().unwrap_or_default();
-        PROXIES.contains(&container.name.as_str())
-            || IMAGES.iter().any(|prefix| image.starts_with(prefix))
+        PROXIES.contains(&container.name.as_str()) || IMAGES.iter().any(|name| image.contains(name))
     };
     pod.spec.as_ref().is_some_and(|spec| {
         let inits = spec.init_containers.as_deref().unwrap_or_default();

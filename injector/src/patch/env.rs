@@ -131,7 +131,7 @@ fn process(env: &mut Variables, settings: &Settings) {
     };
     env.text("LOG", format!("{}{headers}", proxy.log_level));
     env.text("LOG_FORMAT", &proxy.log_format);
-    if !matches!(proxy.access_log.as_str(), "" | "none") {
+    if proxy.has_access_log() {
         env.text("ACCESS_LOG", &proxy.access_log);
     }
 }

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::EnvVar;
+use weft_core::parse;
 
-use super::annotations::{ADDITIONAL_ENV, ANNOTATIONS, Annotation, PREFIXES};
+use super::annotations::{ADDITIONAL_ENV, ANNOTATIONS, Annotation, PREFIXES, WAIT_BEFORE_EXIT};
+use super::note::{Note, Place};
 use super::read::{self, NamedPorts};
-use super::values::{Bounds, Resources, Values};
-use super::{Note, Place};
+use super::values::{Bounds, Resources, Tracing, Values};
 
 /// Annotations of an object.
 pub type Annotations = BTreeMap<String, String>;
@@ -65,10 +66,15 @@ impl Settings {
         let mut inherited = Annotations::new();
         let mut used = Vec::new();
         for annotation in ANNOTATIONS {
-            let of_namespace = namespace
-                .get(annotation.name)
-                .filter(|_| annotation.inherited);
             let of_pod = pod.get(annotation.name);
+            let mut of_namespace = namespace.get(annotation.name);
+            if !annotation.inherited
+                && let Some(value) = of_namespace.take()
+                && of_pod.is_none()
+            {
+                let reason = "pods do not inherit it; annotate the pod itself";
+                notes.push(Note::new(Place::Namespace, annotation.name, value, reason));
+            }
             let mut applied = None;
             for (place, value) in [(Place::Namespace, of_namespace), (Place::Pod, of_pod)] {
                 let Some(value) = value else { continue };
@@ -103,6 +109,19 @@ impl Settings {
         workers.minimum = workers.minimum.min(workers.maximum.or(workers.minimum));
         settings.normalize()?;
         Ok(settings)
+    }
+
+    /// Kubernetes refuses a pod with a container that sleeps for longer than the pod's grace period, in seconds.
+    pub fn keep_wait_within(&mut self, grace_period: i64, notes: &mut Vec<Note>) {
+        let wanted = self.values.proxy.wait_before_exit_seconds;
+        let allowed = u32::try_from(grace_period.max(0)).unwrap_or(u32::MAX);
+        if wanted > allowed {
+            notes.push(Note(format!(
+                "{WAIT_BEFORE_EXIT} is {wanted}, but the proxy waits {allowed} seconds: Kubernetes allows no more than \
+                 the pod's terminationGracePeriodSeconds, which is {grace_period}; raise that"
+            )));
+            self.values.proxy.wait_before_exit_seconds = allowed;
+        }
     }
 
     /// Two listeners on one port would keep the proxy from starting.
@@ -216,6 +235,7 @@ impl Settings {
                 *time = read::proxy_duration(time).map_err(|e| format!("{name}: {e}"))?;
             }
         }
+        check_collector(&proxy.tracing)?;
         let init = self.values.proxy_init.resources.iter_mut();
         let all = [("proxy", &mut proxy.resources)];
         let all = all
@@ -231,6 +251,25 @@ impl Settings {
             }
         }
         Ok(())
+    }
+}
+
+/// The proxy does not start without knowing who the collector is.
+fn check_collector(tracing: &Tracing) -> Result<(), String> {
+    let collector = &tracing.collector;
+    if !tracing.enabled || collector.endpoint.is_empty() {
+        return Ok(());
+    }
+    let addr = parse::addr(&collector.endpoint)
+        .map_err(|e| format!("proxy.tracing.collector.endpoint: {e}"))?;
+    let identity = &collector.mesh_identity;
+    let named = !identity.service_account_name.is_empty() && !identity.namespace.is_empty();
+    match named || addr.is_loopback() {
+        true => Ok(()),
+        false => Err(
+            "proxy.tracing.collector.meshIdentity needs serviceAccountName and namespace, so that the proxy knows its collector"
+                .to_owned(),
+        ),
     }
 }
 

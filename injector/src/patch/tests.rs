@@ -155,6 +155,142 @@ fn names_of_metric_labels() {
     }
 }
 
+/// A pod's decision with these annotations and this member of its spec.
+fn decide_pod(of_pod: &[(&str, &str)], spec: (&str, Value)) -> Decision {
+    let of_pod: Annotations = of_pod
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    let mut object = json!({ "metadata": { "annotations": of_pod }, "spec": { "containers": [{ "name": "web" }] } });
+    object["spec"][spec.0] = spec.1;
+    decide(&object, &annotations(Some("enabled")), Kind::Pod, &config()).unwrap()
+}
+
+/// Kubernetes refuses pods whose containers sleep for longer.
+#[test]
+fn the_wait_before_exit_fits_into_the_grace_period() {
+    for (wanted, grace, sleep, noted) in [
+        ("30", Value::Null, Some(30), false),
+        ("31", Value::Null, Some(30), true),
+        ("45", json!(45), Some(45), false),
+        ("46", json!(45), Some(45), true),
+        (
+            "4294967295",
+            json!(i64::MAX),
+            Some(4_294_967_295_i64),
+            false,
+        ),
+        ("10", json!(0), None, true),
+        ("10", json!(-1), None, true),
+        ("0", json!(0), None, false),
+    ] {
+        let wait = "config.alpha.linkerd.io/proxy-wait-before-exit-seconds";
+        let decision = decide_pod(
+            &[(wait, wanted)],
+            ("terminationGracePeriodSeconds", grace.clone()),
+        );
+        let case = format!("{wanted} of {grace}: {:?}", decision.notes);
+        let patch = serde_json::to_value(&decision.patch).unwrap();
+        let mut operations = patch.as_array().unwrap().iter();
+        let proxy = operations
+            .find(|operation| operation["value"]["name"] == PROXY)
+            .unwrap();
+        let slept = &proxy["value"]["lifecycle"]["preStop"]["sleep"]["seconds"];
+        assert_eq!(slept.as_i64(), sleep, "{case}");
+        assert_eq!(decision.notes.len(), usize::from(noted), "{case}");
+        let said = decision.notes.iter().all(|note| {
+            note.as_str().contains(wait) && note.as_str().contains("terminationGracePeriodSeconds")
+        });
+        assert!(said, "{case}");
+    }
+}
+
+#[test]
+fn what_is_switched_off_needs_no_effect() {
+    let decision = decide_pod(
+        &[
+            (INJECT, "enabled"),
+            ("config.linkerd.io/access-log", "none"),
+            ("config.linkerd.io/enable-gateway", "false"),
+            ("config.linkerd.io/enable-debug-sidecar", "false"),
+            ("config.linkerd.io/proxy-metrics-hostname-labels", "false"),
+        ],
+        ("hostNetwork", json!(false)),
+    );
+    assert_eq!(decision.notes, []);
+}
+
+/// What is not in effect is not in the metrics either.
+#[test]
+fn a_debug_sidecar_without_image_is_no_setting() {
+    let debug = "config.linkerd.io/enable-debug-sidecar";
+    let decision = decide_pod(&[(debug, "true")], ("hostNetwork", json!(false)));
+    assert!(decision.settings.is_empty(), "{:?}", decision.settings);
+    let note = decision.notes[0].as_str();
+    for part in [
+        debug,
+        "debugContainer.image.name",
+        "debugContainer.image.version",
+    ] {
+        assert!(note.contains(part), "{note}");
+    }
+}
+
+/// Prometheus refuses all of a page with a label that is there twice.
+#[test]
+fn names_of_one_setting_are_one_label() {
+    let decision = decide_pod(
+        &[
+            ("config.linkerd.io/proxy-enable-native-sidecar", "false"),
+            (
+                "config.alpha.linkerd.io/proxy-enable-native-sidecar",
+                "true",
+            ),
+            ("config.beta.linkerd.io/proxy-enable-native-sidecar", "true"),
+        ],
+        ("hostNetwork", json!(false)),
+    );
+    let labels: Vec<_> = decision.settings.into_iter().collect();
+    let expected = ("proxy_enable_native_sidecar", "false");
+    assert_eq!(labels, [(expected.0.to_owned(), expected.1.to_owned())]);
+}
+
+/// A proxy does not start with a collector it cannot know, so the values are refused instead.
+#[test]
+fn half_a_collector_of_traces_is_refused() {
+    for (collector, refused) in [
+        ("{endpoint: 'c.t:4317'}", Some("meshIdentity")),
+        (
+            "{endpoint: 'c.t:4317', meshIdentity: {serviceAccountName: c}}",
+            Some("meshIdentity"),
+        ),
+        (
+            "{endpoint: c.t, meshIdentity: {serviceAccountName: c, namespace: t}}",
+            Some("collector.endpoint"),
+        ),
+        (
+            "{endpoint: 'c.t:4317', meshIdentity: {serviceAccountName: c, namespace: t}}",
+            None,
+        ),
+        ("{endpoint: '127.0.0.1:4317'}", None),
+        ("{}", None),
+    ] {
+        let values = format!("proxy: {{tracing: {{enabled: true, collector: {collector}}}}}");
+        let config = Config {
+            values: Values::from_yaml(&values).unwrap(),
+            ..config()
+        };
+        let pod = json!({ "spec": { "containers": [{ "name": "web" }] } });
+        let decided = decide(&pod, &annotations(Some("enabled")), Kind::Pod, &config);
+        let said = decided.err().map(|refusal| refusal.to_string());
+        let as_expected = match (&said, refused) {
+            (Some(said), Some(part)) => said.contains(part),
+            (said, refused) => said.is_none() && refused.is_none(),
+        };
+        assert!(as_expected, "{collector}: {said:?}");
+    }
+}
+
 /// Values as people and machines write them.
 fn any_value() -> impl Strategy<Value = String> {
     prop_oneof![

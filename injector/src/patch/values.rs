@@ -163,11 +163,18 @@ pub struct Proxy {
 /// Scope, protocol, parameter.
 pub type Tree = BTreeMap<String, Value>;
 
+impl Proxy {
+    /// Whether an access log is asked for.
+    pub fn has_access_log(&self) -> bool {
+        !matches!(self.access_log.as_str(), "" | "none")
+    }
+}
+
 impl Default for Proxy {
     fn default() -> Self {
         Self {
             image: Image {
-                name: "weft/weft".to_owned(),
+                name: "weft.test/weft".to_owned(),
                 ..Image::default()
             },
             log_level: "warn,linkerd=info,hickory=error".to_owned(),
@@ -462,6 +469,8 @@ pub struct NetworkValidator {
     pub listen_addr: String,
     /// How long it may take.
     pub timeout: String,
+    /// Whether it has a user and restrictions of its own; those of the namespace's policy otherwise (case J13).
+    pub enable_security_context: bool,
 }
 
 impl Default for NetworkValidator {
@@ -470,26 +479,17 @@ impl Default for NetworkValidator {
             connect_addr: String::new(),
             listen_addr: String::new(),
             timeout: "10s".to_owned(),
+            enable_security_context: true,
         }
     }
 }
 
 /// Values below `debugContainer`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DebugContainer {
-    /// Its image.
+    /// Its image; without a name there is no debug container.
     pub image: Image,
-}
-
-impl Default for DebugContainer {
-    fn default() -> Self {
-        let image = Image {
-            name: "cr.l5d.io/linkerd/debug".to_owned(),
-            ..Image::default()
-        };
-        Self { image }
-    }
 }
 
 /// Values below `identity`.

@@ -1,5 +1,5 @@
 //! Owns the metrics of the injector (contract 9.1): what was asked and what was answered, with a label for each config annotation in
-//! effect. Does not serve them.
+//! effect. The others are left out, which is the same to Prometheus as an empty label. Does not serve them.
 
 use weft_runtime::metrics::{Counter, Family, Registry};
 
@@ -48,18 +48,19 @@ impl Metrics {
                 let reasons: Vec<_> = decision.skip.iter().map(|skip| skip.as_str()).collect();
                 (
                     decision.annotation_at,
-                    decision.settings.as_slice(),
+                    Some(&decision.settings),
                     reasons.join(","),
                 )
             }
-            Err(_) => ("", [].as_slice(), "refused".to_owned()),
+            Err(_) => ("", None, "refused".to_owned()),
         };
         let mut labels = vec![
             label("owner_kind", owner_kind),
             label("namespace", namespace),
             label("annotation_at", annotation_at),
         ];
-        labels.extend(settings.iter().map(|(name, value)| label(name, value)));
+        let settings = settings.into_iter().flatten();
+        labels.extend(settings.map(|(name, value)| label(name, value)));
         self.requests.resolve(&labels).inc();
         labels.push(label("skip", &(!reason.is_empty()).to_string()));
         labels.push(("skip_reason".to_owned(), reason));

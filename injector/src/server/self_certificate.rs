@@ -36,8 +36,8 @@ const CREATOR: &str = "weft injector";
 const PERIOD: Duration = Duration::from_secs(30);
 /// After a conflict or an error.
 const RETRY: Duration = Duration::from_secs(2);
-/// From the announcement of a new authority until its certificate is shown, when there is one that still works: API servers hear of
-/// it through a watch.
+/// From the announcement of a new authority, which may be another replica's, until its certificate is shown, when there is one that
+/// still works: API servers hear of it through a watch.
 const SETTLE: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -50,8 +50,8 @@ pub(super) struct Keeper {
 
 /// What one look led to.
 enum Looked {
-    /// The pair in the Secret is announced; whether it was before.
-    Announced { pair: Pair, before: bool },
+    /// The pair in the Secret is announced.
+    Announced(Pair),
     /// Somebody else was faster.
     Again,
 }
@@ -65,27 +65,22 @@ impl Keeper {
         }
     }
 
-    /// Until the shutdown.
+    /// Until the shutdown, which waits for nothing here: a write that is given up is made again by the next who looks.
     pub async fn run(&self, certificate: Arc<Certificate>, shutdown: CancellationToken) {
-        let mut shown: Option<Vec<u8>> = None;
+        shutdown.run_until_cancelled(self.keep(certificate)).await;
+    }
+
+    async fn keep(&self, certificate: Arc<Certificate>) {
+        let mut shown = Shown {
+            certificate,
+            pair: None,
+        };
         let mut told = String::new();
         loop {
             let pause = match self.look(SystemTime::now()).await {
-                Ok(Looked::Announced { pair, before }) => {
+                Ok(Looked::Announced(pair)) => {
                     told.clear();
-                    if shown.as_ref() != Some(&pair.certificate) {
-                        if shown.is_some() && !before {
-                            tokio::time::sleep(SETTLE).await;
-                        }
-                        match certificate.install(&pair.certificate, &pair.key) {
-                            Ok(()) => tracing::info!(secret = SECRET, "webhook certificate in use"),
-                            // `look` has checked it.
-                            Err(error) => {
-                                tracing::error!(%error, "the Secret {SECRET} cannot be used")
-                            }
-                        }
-                        shown = Some(pair.certificate);
-                    }
+                    shown.replace(pair).await;
                     PERIOD
                 }
                 Ok(Looked::Again) => RETRY,
@@ -97,10 +92,7 @@ impl Keeper {
                     RETRY
                 }
             };
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
-            }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -121,15 +113,12 @@ impl Keeper {
             ));
         };
         let Some(patch) = announcement(&configuration, &pair.authorities)? else {
-            return Ok(Looked::Announced { pair, before: true });
+            return Ok(Looked::Announced(pair));
         };
         match self.announce(&patch).await {
             Ok(()) => {
                 tracing::info!(configuration = CONFIGURATION, "caBundle announced");
-                Ok(Looked::Announced {
-                    pair,
-                    before: false,
-                })
+                Ok(Looked::Announced(pair))
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => {
                 tracing::debug!(%status, "the webhook configuration has changed meanwhile");
@@ -221,6 +210,31 @@ impl Keeper {
             .map_err(kube::Error::HttpError)?;
         limited(self.client.request::<Value>(request)).await?;
         Ok(())
+    }
+}
+
+/// What clients of the webhook are shown.
+struct Shown {
+    certificate: Arc<Certificate>,
+    pair: Option<Pair>,
+}
+
+impl Shown {
+    /// Shows `pair`; later, if API servers that have not heard of its authority yet can be served until then.
+    async fn replace(&mut self, pair: Pair) {
+        let old = self.pair.as_ref();
+        if old.is_some_and(|old| old.certificate == pair.certificate) {
+            return;
+        }
+        if old.is_some_and(|old| pair.announces(old)) {
+            tokio::time::sleep(SETTLE).await;
+        }
+        match self.certificate.install(&pair.certificate, &pair.key) {
+            Ok(()) => tracing::info!(secret = SECRET, "webhook certificate in use"),
+            // `look` has checked it.
+            Err(error) => tracing::error!(%error, "the Secret {SECRET} cannot be used"),
+        }
+        self.pair = Some(pair);
     }
 }
 

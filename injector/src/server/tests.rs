@@ -188,6 +188,19 @@ async fn j06_owners_that_are_gone_or_unknown() {
     assert_eq!(label_of(&answer, "proxy-cronjob").as_deref(), Some("b"));
     let alone = bench.answer(request(&pod(None))).await;
     assert!(alone.patch.is_some());
+    // Of several owners the one that controls the pod counts, wherever it stands; without one, none.
+    let mut two = pod(None);
+    let mut other = owned("x/v1", "Foo", "foo");
+    other["controller"] = json!(false);
+    two["metadata"]["ownerReferences"] = json!([other, owned("apps/v1", "StatefulSet", "db")]);
+    let answer = bench.answer(request(&two)).await;
+    assert_eq!(
+        label_of(&answer, "proxy-statefulset").as_deref(),
+        Some("db")
+    );
+    two["metadata"]["ownerReferences"][1]["controller"] = json!(null);
+    let answer = bench.answer(request(&two)).await;
+    assert!(answer.patch.is_some() && label_of(&answer, "proxy-statefulset").is_none());
 }
 
 #[tokio::test]
@@ -281,11 +294,15 @@ async fn j17_only_creations_of_pods_and_services_are_looked_at() {
 #[tokio::test]
 async fn a_namespace_that_cannot_be_read_refuses() {
     let bench = Bench::new().await;
-    let refusal = bench.answer(request(&pod(None))).await.refusal.unwrap();
+    let mut named = pod(None);
+    named["metadata"]["name"] = json!("web");
+    let refusal = bench.answer(request(&named)).await.refusal.unwrap();
     assert!(
         refusal.contains("namespace shop") && refusal.contains("none of that name"),
         "{refusal}"
     );
+    let (about, message) = bench.api.event("shop", "InjectionFailed").await;
+    assert_eq!((about.as_str(), &message), ("Pod/web", &refusal));
     bench
         .api
         .namespace("shop", json!({ "linkerd.io/inject": "enabled" }));
@@ -294,6 +311,32 @@ async fn a_namespace_that_cannot_be_read_refuses() {
     assert!(refusal.contains("try again"), "{refusal}");
     bench.api.store.lock().broken = None;
     assert_eq!(bench.answer(request(&pod(None))).await.refusal, None);
+    let text = bench.registry.encode();
+    let refused = r#"proxy_inject_admission_responses_total{owner_kind="pod",namespace="shop",annotation_at="",skip="true",skip_reason="refused"} 2"#;
+    assert!(text.contains(refused), "{text}");
+}
+
+#[tokio::test]
+async fn objects_without_readable_metadata_are_refused_and_counted() {
+    let bench = Bench::new().await;
+    let mut wrong = pod(None);
+    wrong["metadata"]["labels"] = json!([1]);
+    let refusal = bench.answer(request(&wrong)).await.refusal.unwrap();
+    assert!(
+        refusal.contains("metadata.labels cannot be read"),
+        "{refusal}"
+    );
+    let mut nowhere = request(&pod(None));
+    nowhere["namespace"] = json!("");
+    let refusal = bench.answer(nowhere).await.refusal.unwrap();
+    assert!(refusal.contains("names a namespace"), "{refusal}");
+    let text = bench.registry.encode();
+    for namespace in ["shop", ""] {
+        let refused = format!(
+            r#"proxy_inject_admission_requests_total{{owner_kind="pod",namespace="{namespace}",annotation_at=""}} 1"#
+        );
+        assert!(text.contains(&refused), "{text}");
+    }
 }
 
 #[tokio::test]

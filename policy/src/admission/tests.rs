@@ -328,11 +328,11 @@ fn rate_limits() {
     for (rest, expected) in [
         (
             "total: {requestsPerSecond: 10}, identity: {requestsPerSecond: 10}",
-            Admitted,
+            Warned("do not enforce them yet"),
         ),
         (
             "overrides: [{requestsPerSecond: 10, clientRefs: [{kind: ServiceAccount, name: a}]}]",
-            Admitted,
+            Warned("do not enforce them yet"),
         ),
         (
             "total: {requestsPerSecond: 0}",

@@ -1,5 +1,7 @@
 //! Owns the routes of an inbound port: attached HTTPRoutes or GRPCRoutes, or the default and the probe route (contract 8.2).
 
+use std::collections::BTreeSet;
+
 use linkerd2_proxy_api::{
     grpc_route::{GrpcRouteMatch, GrpcRpcMatch},
     http_route::{HttpRouteMatch, PathMatch, path_match},
@@ -99,7 +101,11 @@ impl Port<'_> {
             ..HttpRouteMatch::default()
         };
         let paths = pod.probes.get(&self.number).into_iter().flatten();
-        let mut matches: Vec<_> = paths.map(|path| exact("GET", path.clone())).collect();
+        let paths: BTreeSet<String> = paths
+            .flat_map(|path| [Some(path.clone()), other_slash(path)])
+            .flatten()
+            .collect();
+        let mut matches: Vec<_> = paths.into_iter().map(|path| exact("GET", path)).collect();
         if pod.grpc_probes.contains(&self.number) {
             matches.push(exact("POST", format!("/{HEALTH_SERVICE}/{HEALTH_METHOD}")));
         }
@@ -142,6 +148,16 @@ impl Port<'_> {
     fn probe_authorizations(&self) -> Vec<api::Authz> {
         let networks = networks(&self.settings.probe_networks);
         vec![default_authz("probe", networks, unauthenticated())]
+    }
+}
+
+/// The path with a slash at its end, or without it: many applications redirect one to the other, and the kubelet follows (case
+/// R02).
+fn other_slash(path: &str) -> Option<String> {
+    match path.strip_suffix('/') {
+        Some("") => None,
+        Some(without) => Some(without.to_owned()),
+        None => Some(format!("{path}/")),
     }
 }
 

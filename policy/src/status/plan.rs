@@ -19,6 +19,8 @@ use crate::acceptance::{self, Refusal};
 /// Under which name this control plane speaks in statuses.
 const CONTROLLER: &str = "linkerd.io/policy-controller";
 const POLICY: &str = "policy.linkerd.io";
+const ACCEPTED: &str = "Accepted";
+const RESOLVED: &str = "ResolvedRefs";
 
 /// A status that has to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +46,7 @@ pub(super) fn plan(index: &Index, mesh: &MeshSettings, now: Timestamp) -> Vec<St
     let now = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
     let reader = Reader::new(index);
     let planner = Planner {
+        all: index,
         index: &reader,
         mesh,
         now,
@@ -52,6 +55,8 @@ pub(super) fn plan(index: &Index, mesh: &MeshSettings, now: Timestamp) -> Vec<St
     statuses
         .filter_map(|(object, written)| {
             let status = match object.kind {
+                Kind::Server => planner.server(&object.name, written),
+                Kind::AuthorizationPolicy => planner.authorization(&object.name, written),
                 Kind::EgressNetwork => planner.egress_network(&object.name, written),
                 Kind::HttpLocalRateLimitPolicy => planner.rate_limit(&object.name, written),
                 _ => planner.route(&object, written),
@@ -68,6 +73,7 @@ pub(super) fn plan(index: &Index, mesh: &MeshSettings, now: Timestamp) -> Vec<St
 }
 
 struct Planner<'a> {
+    all: &'a Index,
     index: &'a Reader<'a>,
     mesh: &'a MeshSettings,
     now: Time,
@@ -105,10 +111,11 @@ impl Planner<'_> {
             .find(|status| status.controller_name == CONTROLLER && status.parent_ref == parent_ref)
             .map_or(&[][..], |status| &status.conditions);
         let accepted = acceptance::route(self.index, self.mesh, route, parent);
-        let mut conditions = vec![self.condition("Accepted", accepted, before)];
+        let condition = |kind, verdict| self.condition(kind, verdict, before, written.generation);
+        let mut conditions = vec![condition(ACCEPTED, accepted)];
         if parent.kind != RouteParentKind::Server {
             let resolved = acceptance::backends(self.index, route, parent);
-            conditions.push(self.condition("ResolvedRefs", resolved, before));
+            conditions.push(condition(RESOLVED, resolved));
         }
         ParentStatus {
             parent_ref,
@@ -117,10 +124,26 @@ impl Planner<'_> {
         }
     }
 
+    fn server(&self, name: &Name, written: &WrittenStatus) -> Option<Value> {
+        let server = self.index.server(name)?;
+        let accepted = acceptance::server(self.all, self.index, server);
+        let resolved = acceptance::server_port(self.all, self.index, server);
+        let conditions = self.conditions([(ACCEPTED, accepted), (RESOLVED, resolved)], written)?;
+        Some(json!({ "conditions": conditions }))
+    }
+
+    fn authorization(&self, name: &Name, written: &WrittenStatus) -> Option<Value> {
+        let policy = self.index.authorization(name)?;
+        let accepted = acceptance::authorization(self.index, policy);
+        let resolved = acceptance::authentications(self.index, policy);
+        let conditions = self.conditions([(ACCEPTED, accepted), (RESOLVED, resolved)], written)?;
+        Some(json!({ "conditions": conditions }))
+    }
+
     fn egress_network(&self, name: &Name, written: &WrittenStatus) -> Option<Value> {
         let network = self.index.egress_network(name)?;
         let accepted = acceptance::egress_network(self.mesh, network);
-        let conditions = self.conditions(accepted, &written.conditions)?;
+        let conditions = self.conditions([(ACCEPTED, accepted)], written)?;
         Some(json!({ "conditions": conditions }))
     }
 
@@ -132,7 +155,7 @@ impl Planner<'_> {
             .target
             .as_ref()
             .is_some_and(|target| target.name == *limit.server);
-        let conditions = match self.conditions(accepted, &written.conditions) {
+        let conditions = match self.conditions([(ACCEPTED, accepted)], written) {
             None if described => return None,
             None => written.conditions.clone(),
             Some(conditions) => conditions,
@@ -140,21 +163,22 @@ impl Planner<'_> {
         Some(json!({"conditions": conditions, "targetRef": target}))
     }
 
-    /// The conditions with `Accepted` as it should be; `None` if it is so already. Other conditions are kept.
-    fn conditions(
+    /// The conditions with those of these types as they should be; `None` if they are so already. Others are kept.
+    fn conditions<const N: usize>(
         &self,
-        accepted: Result<(), Refusal>,
-        written: &[Condition],
+        verdicts: [(&str, Result<(), Refusal>); N],
+        written: &WrittenStatus,
     ) -> Option<Vec<Condition>> {
-        let accepted = self.condition("Accepted", accepted, written);
-        if written.contains(&accepted) {
+        let before = &written.conditions;
+        let ours = verdicts
+            .map(|(kind, verdict)| self.condition(kind, verdict, before, written.generation));
+        if ours.iter().all(|condition| before.contains(condition)) {
             return None;
         }
-        let others = written
-            .iter()
-            .filter(|c| c.type_ != accepted.type_)
-            .cloned();
-        Some(others.chain([accepted.clone()]).collect())
+        let is_other = |c: &&Condition| ours.iter().all(|our| our.type_ != c.type_);
+        let mut all: Vec<Condition> = before.iter().filter(is_other).cloned().collect();
+        all.extend(ours);
+        Some(all)
     }
 
     /// A condition; its time stays that of `before` unless its status changes.
@@ -163,6 +187,7 @@ impl Planner<'_> {
         kind: &str,
         verdict: Result<(), Refusal>,
         before: &[Condition],
+        generation: Option<i64>,
     ) -> Condition {
         let (status, reason, message) = match verdict {
             // The reason of what is well is the name of the condition.
@@ -180,7 +205,7 @@ impl Planner<'_> {
             last_transition_time: earlier
                 .map_or(&self.now, |c| &c.last_transition_time)
                 .clone(),
-            observed_generation: None,
+            observed_generation: generation,
         }
     }
 }

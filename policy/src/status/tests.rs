@@ -285,6 +285,36 @@ async fn the_served_version_is_asked_for() {
     );
 }
 
+/// As with definitions of Servers that are not ours.
+#[tokio::test(start_paused = true)]
+async fn where_the_api_server_has_no_status_none_is_written() {
+    const PATH: &str = "/apis/policy.linkerd.io/v1beta3/namespaces/ns/servers/s";
+    let api = FakeApi::new();
+    let a = start(&api, "a");
+    let servers = json!({"name": "servers", "singularName": "", "namespaced": true, "kind": "Server", "verbs": ["list"]});
+    let list = json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "policy.linkerd.io/v1beta3", "resources": [servers]
+    });
+    api.put("/apis/policy.linkerd.io/v1beta3", list);
+    let server = json!({
+        "apiVersion": "policy.linkerd.io/v1beta3", "kind": "Server", "metadata": {"name": "s", "namespace": "ns"},
+        "spec": {"podSelector": {}, "port": 80}
+    });
+    api.put(PATH, server);
+    a.shared.apply(&object(&api.find(PATH).unwrap()));
+    a.shared.set_filled();
+    seconds(60).await;
+    assert!(a.statuses().is_empty());
+    // The definitions are updated.
+    api.serve_kinds("policy.linkerd.io/v1beta3", &["servers"]);
+    seconds(12).await;
+    let [write] = a.statuses().try_into().unwrap();
+    assert_eq!(
+        (write.uri.path(), write.status),
+        (&*format!("{PATH}/status"), 200)
+    );
+}
+
 #[tokio::test]
 async fn over_a_real_connection() {
     let api = FakeApi::new();

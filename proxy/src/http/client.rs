@@ -116,7 +116,7 @@ impl Client {
     pub async fn send(
         &self,
         version: Version,
-        request: Request<Body>,
+        request: Box<Request<Body>>,
         connected: impl FnMut(),
     ) -> Result<Response<Body>, SendError> {
         match version {
@@ -127,13 +127,13 @@ impl Client {
 
     async fn send_h2(
         &self,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
         mut connected: impl FnMut(),
     ) -> Result<Response<Body>, SendError> {
         loop {
             let connection = match self.shared_connection().await {
                 Ok(connection) => connection,
-                Err(error) => return Err(SendError::Unsent(Box::new(request), error)),
+                Err(error) => return Err(SendError::Unsent(request, error)),
             };
             let stream = connection.stream();
             let mut send = match connection.send.clone().ready().await {
@@ -161,9 +161,15 @@ impl Client {
 
     /// An HTTP/2 connection with room, made if there is none.
     async fn shared_connection(&self) -> Result<Arc<SharedConnection>, Arc<ConnectError>> {
-        if let Some(connection) = self.least_used() {
-            return Ok(connection);
+        match self.least_used() {
+            Some(connection) => Ok(connection),
+            // Boxed, as it is rare: each request would hold the room for it.
+            None => Box::pin(self.share()).await,
         }
+    }
+
+    /// Makes an HTTP/2 connection for all who want one now.
+    async fn share(&self) -> Result<Arc<SharedConnection>, Arc<ConnectError>> {
         let asked = Instant::now();
         let mut failed = self.connecting.lock().await;
         if let Some(connection) = self.least_used() {
@@ -234,7 +240,7 @@ impl Client {
 
     async fn send_h1(
         &self,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
         mut connected: impl FnMut(),
     ) -> Result<Response<Body>, SendError> {
         let mut reuse = true;
@@ -243,9 +249,9 @@ impl Client {
             let reused = idle.is_some();
             let mut connection = match idle {
                 Some(connection) => connection,
-                None => match self.connect_h1().await {
+                None => match Box::pin(self.connect_h1()).await {
                     Ok(connection) => connection,
-                    Err(error) => return Err(SendError::Unsent(Box::new(request), error)),
+                    Err(error) => return Err(SendError::Unsent(request, error)),
                 },
             };
             connected();
@@ -269,7 +275,7 @@ impl Client {
                 Err(error) => error,
             };
             request = match (error, again) {
-                (H1SendError::Unsent(request), _) if reused => *request,
+                (H1SendError::Unsent(request), _) if reused => request,
                 (H1SendError::Failed(e), Some(again)) if broke_off(&e) => again,
                 (H1SendError::Failed(e), _) => return Err(SendError::Failed(Error::Http1(e))),
                 (H1SendError::Unsent(request), _) => {
@@ -319,7 +325,7 @@ fn broke_off(error: &hyper::Error) -> bool {
 
 /// A second copy of a request that may be sent twice: it has no body and, if `idempotent` is
 /// asked for, a method that can be repeated (RFC 9110 section 9.2.2).
-fn replay(request: &Request<Body>, idempotent: bool) -> Option<Request<Body>> {
+fn replay(request: &Request<Body>, idempotent: bool) -> Option<Box<Request<Body>>> {
     let repeatable = matches!(
         *request.method(),
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
@@ -327,7 +333,7 @@ fn replay(request: &Request<Body>, idempotent: bool) -> Option<Request<Body>> {
     if !request.body().is_empty() || (idempotent && !repeatable) {
         return None;
     }
-    let mut copy = Request::new(Body::empty());
+    let mut copy = Box::new(Request::new(Body::empty()));
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.version_mut() = request.version();

@@ -53,7 +53,7 @@ pub async fn serve<H: Handler>(
                 Some(wanted) => request.map(|body| Body::held(body, Gate::new(wanted))),
                 None => request.map(Body::h1),
             };
-            let answer = handler.handle(request);
+            let answer = handler.handle(Box::new(request));
             answer.await.map(keep_length).map_err(Aborted)
         }
     });
@@ -172,12 +172,12 @@ impl Connection {
     /// See [`SendError`].
     pub async fn send(
         &mut self,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
     ) -> Result<Response<Incoming>, SendError> {
         if let Some(wanted) = Continue::of(&request) {
             hyper::ext::on_informational(&mut request, move |said| wanted.informed(said.status()));
         }
-        let mut response = pin!(self.sender.try_send_request(request));
+        let mut response = pin!(self.sender.try_send_request(*request));
         poll_fn(|cx| {
             if let Some(driver) = &mut self.driver
                 && Pin::new(driver).poll(cx).is_ready()

@@ -40,7 +40,7 @@ pub async fn serve<H: Handler>(
             accepted = turns.run(connection.accept()) => match accepted {
                 Some(Ok((request, respond))) => {
                     awaited = false;
-                    tokio::spawn(serve_stream(handler.clone(), request, respond));
+                    tokio::spawn(serve_stream(handler.clone(), received(request), respond));
                 }
                 Some(Err(error)) => return Err(error),
                 None => return Ok(()),
@@ -58,15 +58,18 @@ pub async fn serve<H: Handler>(
     }
 }
 
+fn received(request: Request<RecvStream>) -> Box<Request<Body>> {
+    let (head, recv) = request.into_parts();
+    let body = Body::h2(&head.headers, recv);
+    Box::new(Request::from_parts(head, body))
+}
+
 /// One request: handle it, answer it, and stop at once if the client resets the stream.
 async fn serve_stream<H: Handler>(
     handler: H,
-    request: Request<RecvStream>,
+    mut request: Box<Request<Body>>,
     mut respond: h2::server::SendResponse<Bytes>,
 ) {
-    let (head, recv) = request.into_parts();
-    let body = Body::h2(&head.headers, recv);
-    let mut request = Request::from_parts(head, body);
     let mut waits = Continue::expected(&mut request);
     let mut answer = pin!(handler.handle(request));
     let answer = poll_fn(|cx| {
@@ -161,7 +164,7 @@ pub async fn send_body(mut send: SendStream<Bytes>, body: Body) {
 /// The stream's or the connection's end.
 pub async fn send(
     connection: &mut h2::client::SendRequest<Bytes>,
-    request: Request<Body>,
+    request: Box<Request<Body>>,
 ) -> Result<Response<Body>, h2::Error> {
     let waits = Continue::of(&request);
     let (head, body) = request.into_parts();

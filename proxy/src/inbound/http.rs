@@ -74,7 +74,7 @@ impl HttpConnection {
 }
 
 impl Handler for HttpConnection {
-    async fn handle(self, request: Request<Body>) -> Result<Response<Body>, h2::Reason> {
+    async fn handle(self, request: Box<Request<Body>>) -> Result<Response<Body>, h2::Reason> {
         let inner = &self.0;
         // Only mesh peers learn why (case P26).
         let answer = Answer::to(&request, inner.client_id.is_some());
@@ -92,7 +92,7 @@ impl Handler for HttpConnection {
 
 impl Inner {
     /// The life of a request.
-    async fn serve(&self, mut request: Request<Body>) -> Result<Response<Body>, Error> {
+    async fn serve(&self, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
         let started = Instant::now();
         let _in_flight = self.inbound.context.in_flight.enter()?;
         let carried = headers::from_orig_proto(&mut request);
@@ -186,11 +186,11 @@ impl Inner {
         }
     }
 
-    async fn forward(&self, mut request: Request<Body>) -> Result<Response<Body>, Error> {
+    async fn forward(&self, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
         let client = match &self.upstream {
             Upstream::App(client) => client,
             Upstream::Admin(admin) => {
-                return Ok(admin.answer(request, self.peer.client.ip()).await);
+                return Ok(Box::pin(admin.answer(*request, self.peer.client.ip())).await);
             }
         };
         let version = request.version();

@@ -98,7 +98,7 @@ impl Balancer {
     /// Failfast, load shed, or what the endpoint's connection made of it.
     pub async fn send(
         self: &Arc<Self>,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
         started: std::time::Instant,
     ) -> Result<Response<Body>, Error> {
         self.metrics.requests.inc();
@@ -115,7 +115,7 @@ impl Balancer {
                     if Instant::now() >= deadline {
                         return Err(Error::Connect(error));
                     }
-                    request = *unsent;
+                    request = unsent;
                 }
             }
         }

@@ -413,6 +413,7 @@ fn apply_profile(
         Protocol::Http1(routes) => Protocol::Http1(http(routes)),
         Protocol::Http2(routes) => Protocol::Http2(http(routes)),
         Protocol::Opaque(route) => Protocol::Opaque(opaque(route)),
+        Protocol::Tls(routes) => Protocol::Tls(Arc::new(routes.map(opaque))),
         Protocol::Invalid(reason) => Protocol::Invalid(reason),
     };
     Ok(Policy { parent, protocol })

@@ -176,6 +176,7 @@ impl Endpoint {
         };
         let connector = Connector {
             addr: dial,
+            other: None,
             tls: identity.map(|(id, server_name)| ServerTls {
                 store: context.store.clone(),
                 id,
@@ -225,7 +226,7 @@ impl Endpoint {
     /// See [`SendError`].
     pub async fn send(
         &self,
-        mut request: Request<Body>,
+        mut request: Box<Request<Body>>,
         mut pending: Option<Pending>,
         started: Instant,
     ) -> Result<Response<Body>, SendError> {
@@ -243,8 +244,10 @@ impl Endpoint {
         let result = self.client.send(version, request, connected).await;
         let mut response = match result {
             Ok(response) => response,
-            Err(SendError::Unsent(request, error)) => {
-                let request = Box::new(self.restore(*request, carried));
+            Err(SendError::Unsent(mut request, error)) => {
+                if carried {
+                    restore(&mut request);
+                }
                 return Err(SendError::Unsent(request, error));
             }
             Err(SendError::Failed(error)) => {
@@ -284,15 +287,6 @@ impl Endpoint {
         Version::Http1
     }
 
-    /// Undoes [`Self::prepare`] for a request that goes to another endpoint.
-    fn restore(&self, mut request: Request<Body>, carried: bool) -> Request<Body> {
-        if carried {
-            *request.version_mut() = http::Version::HTTP_2;
-            headers::from_orig_proto(&mut request);
-        }
-        request
-    }
-
     /// `l5d-require-id` (contract 4.3).
     fn check_required_identity(&self, request: &mut Request<Body>) -> Result<(), Error> {
         let Some(required) = request.headers_mut().remove(headers::REQUIRE_ID) else {
@@ -308,6 +302,12 @@ impl Endpoint {
             found: found.map_or("no identity".into(), ToString::to_string),
         })
     }
+}
+
+/// Undoes [`Endpoint::prepare`] for a request that was carried on HTTP/2 and goes to another endpoint.
+fn restore(request: &mut Request<Body>) {
+    *request.version_mut() = http::Version::HTTP_2;
+    headers::from_orig_proto(request);
 }
 
 fn header_plan(addr: SocketAddr, metadata: &Metadata) -> Option<HeaderPlan> {

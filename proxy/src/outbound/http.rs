@@ -44,7 +44,7 @@ impl HttpConnection {
 }
 
 impl Handler for HttpConnection {
-    async fn handle(self, request: Request<Body>) -> Result<Response<Body>, h2::Reason> {
+    async fn handle(self, request: Box<Request<Body>>) -> Result<Response<Body>, h2::Reason> {
         let context = &self.0.outbound.context;
         let answer = Answer::to(&request, !context.settings.disable_informational_headers);
         match self.0.serve(request).await {
@@ -60,7 +60,7 @@ impl Handler for HttpConnection {
 
 impl Inner {
     /// The life of a request.
-    async fn serve(&self, mut request: Request<Body>) -> Result<Response<Body>, Error> {
+    async fn serve(&self, mut request: Box<Request<Body>>) -> Result<Response<Body>, Error> {
         let started = Instant::now();
         let _in_flight = self.outbound.context.in_flight.enter()?;
         let policy = self.destination.policy();
@@ -101,14 +101,14 @@ fn routes(policy: &Policy, version: Version) -> Result<&HttpRoutes, Error> {
         (Protocol::Detect { http2, .. }, Version::Http2) => Ok(http2),
         (Protocol::Http1(routes) | Protocol::Http2(routes), _) => Ok(routes),
         // The policy has changed since the connection was made.
-        (Protocol::Opaque(_), _) => Err(Error::NoRoute),
+        (Protocol::Opaque(_) | Protocol::Tls(_), _) => Err(Error::NoRoute),
         (Protocol::Invalid(reason), _) => Err(Error::InvalidPolicy(reason.clone())),
     }
 }
 
 async fn forward(
     chosen: &RuleBackend,
-    request: Request<Body>,
+    request: Box<Request<Body>>,
     started: Instant,
 ) -> Result<Response<Body>, Error> {
     match &chosen.backend {

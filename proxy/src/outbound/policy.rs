@@ -11,6 +11,10 @@ use std::sync::Arc;
 use weft_core::balance;
 use weft_core::route::{self, GrpcRoute, RequestView, Route, Rule};
 
+mod tls;
+
+pub use tls::TlsRoutes;
+
 /// What to do with connections to one destination.
 pub struct Policy {
     /// The resource that the policy belongs to.
@@ -36,6 +40,8 @@ pub enum Protocol {
     Http2(Arc<HttpRoutes>),
     /// Bytes.
     Opaque(Arc<OpaqueRoute>),
+    /// TLS made by the application: bytes, by server name.
+    Tls(Arc<TlsRoutes>),
     /// The policy was not understood: nothing passes.
     Invalid(Arc<str>),
 }
@@ -178,10 +184,7 @@ impl Compiler<'_> {
             Kind::Http2(http) => Protocol::Http2(self.http(&parent, http.routes)?),
             Kind::Grpc(grpc) => Protocol::Http2(self.grpc(&parent, grpc.routes)?),
             Kind::Opaque(opaque) => Protocol::Opaque(self.opaque(&parent, opaque.routes)?),
-            Kind::Tls(_) => {
-                let reason = "routing by TLS server name is not supported yet";
-                return Err(convert::invalid("protocol.tls", reason));
-            }
+            Kind::Tls(tls) => Protocol::Tls(self.tls(&parent, tls.routes)?),
         };
         Ok(Policy { parent, protocol })
     }
@@ -318,7 +321,6 @@ impl Compiler<'_> {
         parent: &Meta,
         routes: Vec<api::OpaqueRoute>,
     ) -> Result<Arc<OpaqueRoute>, ConvertError> {
-        use api::opaque_route::{distribution::Kind, filter};
         let mut routes = routes.into_iter();
         let (Some(route), None) = (routes.next(), routes.next()) else {
             return Err(convert::invalid("opaque.routes", "there must be one"));
@@ -328,6 +330,15 @@ impl Compiler<'_> {
         let (Some(rule), None) = (rules.next(), rules.next()) else {
             return Err(convert::invalid("opaque.rules", "there must be one"));
         };
+        Ok(Arc::new(self.opaque_rule(parent, rule)?))
+    }
+
+    fn opaque_rule(
+        &self,
+        parent: &Meta,
+        rule: api::opaque_route::Rule,
+    ) -> Result<OpaqueRoute, ConvertError> {
+        use api::opaque_route::{distribution::Kind, filter};
         let refused = match rule.filters.into_iter().next().map(|f| f.kind) {
             None => None,
             Some(Some(filter::Kind::Forbidden(_))) => Some("forbidden"),
@@ -348,7 +359,7 @@ impl Compiler<'_> {
                 backend,
             )?,
         };
-        Ok(Arc::new(OpaqueRoute { refused, backends }))
+        Ok(OpaqueRoute { refused, backends })
     }
 }
 

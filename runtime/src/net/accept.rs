@@ -2,19 +2,18 @@
 //! It does not configure what it accepts, and it does not limit how many there are.
 
 use super::unmap;
-use parking_lot::Mutex;
+use crate::log::Throttle;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
 
 /// First pause after the process ran out of something; doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Long enough not to burn a CPU, short enough that a freed descriptor is used at once.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// At most one line of log in this time, for all listeners together.
-const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// For all listeners together.
+static LINES: Throttle = Throttle::new(Duration::from_secs(5));
 
 /// The next connection, and the address it comes from (IPv4-mapped addresses unwrapped, case T09).
 ///
@@ -66,26 +65,21 @@ fn concerns_one_connection(error: &io::Error) -> bool {
 }
 
 fn log(error: &io::Error, pause: Duration) {
-    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
-    let now = Instant::now();
-    {
-        let mut last = LAST.lock();
-        if last.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
-            return;
-        }
-        *last = Some(now);
-    }
+    let Some(left_out) = LINES.pass() else {
+        return;
+    };
     let remedy = match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "; raise the limit of open files (ulimit -n)",
         _ => "",
     };
-    tracing::warn!(%error, ?pause, "cannot accept a connection{remedy}");
+    tracing::warn!(%error, ?pause, left_out, "cannot accept a connection{remedy}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::future::{Ready, ready};
+    use tokio::time::Instant;
 
     fn failing(errno: i32, mut times: u32) -> impl FnMut() -> Ready<io::Result<&'static str>> {
         move || {

@@ -38,6 +38,30 @@ async fn a_listener_on_any_address_serves_both_families() {
     }
 }
 
+/// The kernel of a node with `ipv6.disable=1`, which refuses to make such a socket.
+fn without_ipv6(addr: SocketAddr) -> io::Result<TcpListener> {
+    match addr {
+        SocketAddr::V4(_) => open_listener(addr, None),
+        SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    }
+}
+
+#[tokio::test]
+async fn without_ipv6_any_address_is_any_of_ipv4() {
+    let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+    let listener = or_ipv4(any, without_ipv6).unwrap();
+    let addr = listener.local_addr().unwrap();
+    assert_eq!(addr.ip(), Ipv4Addr::UNSPECIFIED);
+    // Somebody who names an address of IPv6 wants that one; and other faults are not hidden.
+    let one = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 0);
+    assert!(or_ipv4(one, without_ipv6).is_err());
+    let taken = |_| Err::<TcpListener, _>(io::ErrorKind::AddrInUse.into());
+    assert_eq!(
+        or_ipv4(any, taken).unwrap_err().kind(),
+        io::ErrorKind::AddrInUse
+    );
+}
+
 #[tokio::test]
 async fn a_taken_port_is_named_with_a_remedy() {
     let listener = bind(LOCAL, None).unwrap();

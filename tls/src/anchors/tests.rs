@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::Authority;
 
 #[test]
-fn noise_around_the_certificates_is_passed_over() {
+fn i02_noise_around_the_certificates_is_passed_over() {
     let (one, two) = (Authority::root().pem, Authority::root().pem);
     let bundle = format!("# our roots\n\n{one}\n  \n# the next one\n{two}\n\n\n");
     assert_eq!(TrustAnchors::from_pem(&bundle).unwrap().count(), 2);
@@ -16,6 +16,9 @@ fn noise_around_the_certificates_is_passed_over() {
 
     let indented = bundle.replace('\n', "\n    ");
     assert_eq!(TrustAnchors::from_pem(&indented).unwrap().count(), 2);
+
+    let marked = format!("\u{feff}{one}{two}");
+    assert_eq!(TrustAnchors::from_pem(&marked).unwrap().count(), 2);
 
     let unterminated = one.trim_end();
     assert_eq!(TrustAnchors::from_pem(unterminated).unwrap().count(), 1);
@@ -32,7 +35,10 @@ fn every_kind_of_root_key_is_read() {
 fn nothing_is_an_error() {
     for text in ["", "\n\n", "not a certificate"] {
         assert!(
-            matches!(TrustAnchors::from_pem(text), Err(AnchorsError::Empty)),
+            matches!(
+                TrustAnchors::from_pem(text),
+                Err(AnchorsError::Pem(PemError::Empty))
+            ),
             "{text:?}"
         );
     }
@@ -47,12 +53,12 @@ fn the_bad_block_is_named() {
 
     let error = TrustAnchors::from_pem(&format!("{good}{not_base64}")).unwrap_err();
     assert!(
-        matches!(error, AnchorsError::Pem { block: 2, .. }),
+        matches!(error, AnchorsError::Pem(PemError::Syntax { index: 2, .. })),
         "{error}"
     );
     let error = TrustAnchors::from_pem(&format!("{good}{good}{no_end}")).unwrap_err();
     assert!(
-        matches!(error, AnchorsError::Pem { block: 3, .. }),
+        matches!(error, AnchorsError::Pem(PemError::Syntax { index: 3, .. })),
         "{error}"
     );
     let error = TrustAnchors::from_pem(&format!("{not_x509}{good}")).unwrap_err();

@@ -248,6 +248,32 @@ async fn an_idle_connection_holds_no_buffer() {
     assert_eq!(server.incoming.capacity(), 0);
 }
 
+#[tokio::test]
+async fn a_read_of_nothing_takes_nothing() {
+    let (mut client, mut server) = both().await;
+    client.write_all(b"ab").await.unwrap();
+    client.write_all(b"cd").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'a');
+    assert_eq!(server.read(&mut []).await.unwrap(), 0);
+    let mut rest = Vec::new();
+    server.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"bcd");
+}
+
+/// Many connections end at once when their peer does; each waits for its other half then.
+#[tokio::test]
+async fn an_ended_connection_holds_no_buffer_to_read_into() {
+    let (mut client, mut server) = both().await;
+    client.write_all(b"the last").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut said = Vec::new();
+    server.read_to_end(&mut said).await.unwrap();
+    assert_eq!(said, b"the last");
+    assert_eq!(server.incoming.capacity(), 0);
+    assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0);
+}
+
 #[test]
 fn a_connection_is_small() {
     let size = size_of::<TlsStream<DuplexStream>>();

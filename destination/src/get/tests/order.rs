@@ -66,7 +66,7 @@ proptest! {
     /// Cases D01 and D03: whatever the order of events, the watched state and what a client has made of the messages are
     /// what somebody who sees only the final objects, in any order, gets.
     #[test]
-    fn the_order_of_events_does_not_matter(
+    fn d01_d03_the_order_of_events_does_not_matter(
         steps in prop::collection::vec(step(), 1..40),
         seed in any::<u64>(),
         ipv6 in any::<bool>(),

@@ -496,7 +496,7 @@ status: {conditions: [{type: Ready, status: 'True', lastTransitionTime: '2026-01
 ";
 
 #[test]
-fn external_workloads_of_a_service() {
+fn d17_external_workloads_of_a_service_and_its_namespace() {
     let (shared, views) = views(settings());
     let selecting = SERVICE.replace("spec: {", "spec: {selector: {app: web}, ");
     apply(&shared, &selecting);

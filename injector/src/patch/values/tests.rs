@@ -11,11 +11,11 @@ fn j11_missing_unknown_and_null_values_have_defaults() {
         "proxy:\n",
         "proxy: {image: null, ports: {inbound: }}\nproxyInit: {}\nfuture: {section: [1, {a: b}]}\n",
         // Sections of older charts.
-        "global: {}\nproxyInit: {image: {name: cr.l5d.io/linkerd/proxy-init, version: v2.2.4}}\nproxy: {cores: 2, isGateway: false, saMountPath: null}\n",
+        "global: {}\nproxyInit: {image: {name: registry.example.org/linkerd/proxy-init, version: v2.2.4}}\nproxy: {cores: 2, isGateway: false, saMountPath: null}\n",
     ] {
         let values = Values::from_yaml(yaml).expect(yaml);
         assert_eq!(values.proxy.ports.inbound, 4143, "{yaml}");
-        assert_eq!(values.proxy.image.name, "weft/weft", "{yaml}");
+        assert_eq!(values.proxy.image.name, "weft.test/weft", "{yaml}");
         assert!(values.proxy.native_sidecar && values.proxy.wait, "{yaml}");
         assert_eq!(values.trust_domain(), "cluster.local", "{yaml}");
     }

@@ -36,6 +36,14 @@ impl Pair {
         make(host, old, now).map_err(|e| format!("cannot make a certificate for {host}: {e}"))
     }
 
+    /// Whether who trusts its authorities also trusts the certificate of `other`.
+    pub fn announces(&self, other: &Self) -> bool {
+        let authority = pems(&other.authorities).next();
+        authority.is_some_and(|theirs| {
+            pems(&self.authorities).any(|ours| ours.contents == theirs.contents)
+        })
+    }
+
     /// Whether it belongs together, is for `host`, is signed by its authority and is not about to end.
     pub fn is_good(&self, host: &str, now: SystemTime) -> bool {
         let Some(authority) = pems(&self.authorities).next() else {
@@ -151,6 +159,21 @@ mod tests {
             },
         ];
         assert!(mixed.iter().all(|pair| !pair.is_good(HOST, now)));
+    }
+
+    #[test]
+    fn only_the_pair_before_is_announced_too() {
+        let now = SystemTime::now();
+        let first = Pair::new(HOST, None, now).unwrap();
+        let second = Pair::new(HOST, Some(&first), now).unwrap();
+        let third = Pair::new(HOST, Some(&second), now).unwrap();
+        assert!(second.announces(&first) && third.announces(&second));
+        assert!(!third.announces(&first) && !first.announces(&second));
+        let empty = Pair {
+            authorities: Vec::new(),
+            ..first
+        };
+        assert!(!second.announces(&empty));
     }
 
     #[test]

@@ -39,9 +39,9 @@ async fn bench() -> (FakeApi, Keeper) {
     (api, keeper)
 }
 
-async fn look(keeper: &Keeper, now: SystemTime) -> (Pair, bool) {
+async fn look(keeper: &Keeper, now: SystemTime) -> Pair {
     match keeper.look(now).await.unwrap() {
-        Looked::Announced { pair, before } => (pair, before),
+        Looked::Announced(pair) => pair,
         Looked::Again => panic!("nobody else is there"),
     }
 }
@@ -50,8 +50,8 @@ async fn look(keeper: &Keeper, now: SystemTime) -> (Pair, bool) {
 async fn made_once_and_announced_in_one_field() {
     let (api, keeper) = bench().await;
     let now = SystemTime::now();
-    let (pair, before) = look(&keeper, now).await;
-    assert!(!before && pair.is_good(HOST, now));
+    let pair = look(&keeper, now).await;
+    assert!(pair.is_good(HOST, now));
     let mut written = api.get(CONFIGURATION_PATH).unwrap();
     assert_eq!(announced(&written), Some(pair.authorities.clone()));
     // Nothing but that field.
@@ -67,8 +67,8 @@ async fn made_once_and_announced_in_one_field() {
     let secret = api.get(SECRET_PATH).unwrap();
     assert_eq!(secret["type"], "kubernetes.io/tls");
     let requests = api.store.lock().requests.len();
-    let (again, before) = look(&keeper, now).await;
-    assert!(before && again.certificate == pair.certificate);
+    let again = look(&keeper, now).await;
+    assert!(again.certificate == pair.certificate);
     assert_eq!(
         api.store.lock().requests.len(),
         requests + 2,
@@ -80,12 +80,12 @@ async fn made_once_and_announced_in_one_field() {
 async fn a_bundle_that_somebody_overwrote_is_announced_again() {
     let (api, keeper) = bench().await;
     let now = SystemTime::now();
-    let (pair, _) = look(&keeper, now).await;
+    let pair = look(&keeper, now).await;
     let mut other = api.get(CONFIGURATION_PATH).unwrap();
     other["webhooks"][1]["clientConfig"]["caBundle"] = json!("eA==");
     api.put(CONFIGURATION_PATH, other);
-    let (again, before) = look(&keeper, now).await;
-    assert!(!before && again.certificate == pair.certificate);
+    let again = look(&keeper, now).await;
+    assert!(again.certificate == pair.certificate);
     assert_eq!(
         announced(&api.get(CONFIGURATION_PATH).unwrap()),
         Some(pair.authorities)
@@ -96,10 +96,10 @@ async fn a_bundle_that_somebody_overwrote_is_announced_again() {
 async fn renewed_in_time_beside_the_authority_before() {
     let (api, keeper) = bench().await;
     let now = SystemTime::now();
-    let (old, _) = look(&keeper, now).await;
+    let old = look(&keeper, now).await;
     let later = now + Duration::from_secs(250 * 24 * 3600);
-    let (new, before) = look(&keeper, later).await;
-    assert!(!before && new.certificate != old.certificate && new.is_good(HOST, later));
+    let new = look(&keeper, later).await;
+    assert!(new.certificate != old.certificate && new.is_good(HOST, later));
     // A replica that has not looked yet shows the old certificate, which is still announced.
     let bundle =
         String::from_utf8(announced(&api.get(CONFIGURATION_PATH).unwrap()).unwrap()).unwrap();
@@ -122,8 +122,8 @@ async fn of_two_replicas_that_renew_one_wins() {
         assert!(looked.is_ok());
     }
     // Whatever happened, both agree after one more look.
-    let (first, _) = look(&one, now).await;
-    let (second, _) = look(&other, now).await;
+    let first = look(&one, now).await;
+    let second = look(&other, now).await;
     assert!(first.certificate == second.certificate);
     assert_eq!(
         announced(&api.get(CONFIGURATION_PATH).unwrap()),
@@ -167,4 +167,50 @@ async fn without_a_configuration_it_says_so() {
     );
     let problem = keeper.look(SystemTime::now()).await.err().unwrap();
     assert!(problem.contains("has no webhook"), "{problem}");
+}
+
+/// Of several replicas only one announces; the others find it done, and no API server need have heard of it.
+#[tokio::test(start_paused = true)]
+async fn a_working_certificate_is_shown_until_the_next_is_known() {
+    let now = SystemTime::now();
+    let first = Pair::new(HOST, None, now).unwrap();
+    let second = Pair::new(HOST, Some(&first), now).unwrap();
+    let stranger = Pair::new(HOST, None, now).unwrap();
+    let certificate = Certificate::new();
+    let mut shown = Shown {
+        certificate: Arc::clone(&certificate),
+        pair: None,
+    };
+    let waited = async |shown: &mut Shown, pair: &Pair| {
+        let started = tokio::time::Instant::now();
+        shown.replace(pair.clone()).await;
+        let now = shown.pair.as_ref().unwrap();
+        assert!(now.certificate == pair.certificate);
+        started.elapsed()
+    };
+    // Nothing worked before.
+    assert_eq!(waited(&mut shown, &first).await, Duration::ZERO);
+    assert!(certificate.ready().is_ok());
+    assert_eq!(waited(&mut shown, &first).await, Duration::ZERO);
+    assert!(waited(&mut shown, &second).await >= SETTLE);
+    // Who trusts this one no longer trusts the one before.
+    assert_eq!(waited(&mut shown, &stranger).await, Duration::ZERO);
+}
+
+/// Neither for an API server that does not answer, nor for a certificate that is about to be shown.
+#[tokio::test]
+async fn a_shutdown_waits_for_nothing() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}", silent.local_addr().unwrap());
+    let client = Client::try_from(kube::Config::new(uri.parse().unwrap())).unwrap();
+    let keeper = Keeper::new(client, "linkerd");
+    let shutdown = CancellationToken::new();
+    let end = async {
+        let asked = silent.accept().await.unwrap();
+        shutdown.cancel();
+        asked
+    };
+    let ended = async { tokio::join!(keeper.run(Certificate::new(), shutdown.clone()), end) };
+    let ended = timeout(REQUEST_TIMEOUT / 2, ended).await;
+    assert!(ended.is_ok(), "it waits for the answer");
 }

@@ -23,7 +23,7 @@ fn default_and_probe_routes() {
         .map(|m| format!("{:?} {:?}", m.path, m.method))
         .collect();
     assert!(
-        paths.len() == 2 && paths[0].contains("\"/live\"") && paths[1].contains("\"/ready\""),
+        paths.len() == 4 && paths[0].contains("\"/live\"") && paths[2].contains("\"/ready\""),
         "{paths:?}"
     );
     assert_eq!(
@@ -212,6 +212,51 @@ fn r01_probes_are_let_in_under_deny_whatever_their_path_looks_like() {
         "{shown}"
     );
     assert_eq!(probe.authorizations.len(), 1);
+}
+
+/// Applications redirect one form to the other, and the kubelet follows.
+#[test]
+fn r02_a_probe_is_let_in_with_and_without_a_slash_at_its_end() {
+    for (path, expected) in [
+        ("/live", &["/live", "/live/", "/ready", "/ready/"][..]),
+        ("/live/", &["/live", "/live/", "/ready", "/ready/"]),
+        ("/ready/", &["/ready", "/ready/"]),
+        ("/", &["/", "/ready", "/ready/"]),
+    ] {
+        let pod = POD.replace("/live?x=1", path);
+        let server = ask(settings(), 8080, &[&pod, SERVER]);
+        let [_, probe] = routes_of(&server) else {
+            panic!("two routes")
+        };
+        let matches = &probe.rules[0].matches;
+        let paths: Vec<_> = matches
+            .iter()
+            .filter_map(|m| match m.path.as_ref()?.kind.as_ref()? {
+                linkerd2_proxy_api::http_route::path_match::Kind::Exact(path) => {
+                    Some(path.as_str())
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(paths, expected, "{path}");
+        let get = Some(wire::method("GET"));
+        assert!(matches.iter().all(|m| m.method == get), "{path}");
+    }
+}
+
+/// Within TLS nobody sees the path.
+#[test]
+fn r03_a_probe_by_https_opens_nothing() {
+    let pod = POD.replace("{path: /ready,", "{scheme: HTTPS, path: /ready,");
+    let server = ask(settings(), 8080, &[&pod, SERVER]);
+    let [_, probe] = routes_of(&server) else {
+        panic!("two routes")
+    };
+    let shown = format!("{:?}", probe.rules[0].matches);
+    assert!(
+        shown.contains("\"/live\"") && !shown.contains("ready"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -251,6 +251,7 @@ fn egress_networks_and_rate_limits() {
     assert_eq!(
         said,
         [
+            "ns/web: Accepted=True Accepted, ResolvedRefs=False NoMatchingWorkload",
             "ns/inside: Accepted=False EgressReasonNetworkOverlap",
             "ns/out: Accepted=True Accepted",
             "ns/lost: Accepted=False NoMatchingTarget",
@@ -258,7 +259,7 @@ fn egress_networks_and_rate_limits() {
             "ns/z-old: Accepted=True Accepted",
         ]
     );
-    let young = &patches[3].status;
+    let young = &patches[4].status;
     assert_eq!(
         young["targetRef"],
         json!({"group": "policy.linkerd.io", "kind": "Server", "name": "web"})
@@ -269,6 +270,228 @@ fn egress_networks_and_rate_limits() {
             .unwrap()
             .contains("ns/z-old"),
         "names the winner"
+    );
+}
+
+fn server(name: &str, created: &str, spec: &str) -> String {
+    format!(
+        "\n---\napiVersion: policy.linkerd.io/v1beta3\nkind: Server\n\
+         metadata: {{name: {name}, namespace: ns, creationTimestamp: '2026-01-0{created}T00:00:00Z'}}\nspec: {{{spec}}}\n"
+    )
+}
+
+fn pod(name: &str, tier: &str) -> String {
+    format!(
+        "\n---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: ns, labels: {{app: web, tier: {tier}}}}}\n\
+         spec: {{containers: [{{name: app, ports: [{{name: http, containerPort: 8080}}, {{name: admin, containerPort: 9000}}]}}]}}\n"
+    )
+}
+
+const MACHINE: &str = "
+---
+apiVersion: workload.linkerd.io/v1beta1
+kind: ExternalWorkload
+metadata: {name: m, namespace: ns, labels: {app: web}}
+spec: {meshTLS: {identity: m.example.org, serverName: m.example.org}, workloadIPs: [{ip: 10.9.0.1}], ports: [{name: http, port: 8080}]}
+";
+
+/// What is said of an object by name: its conditions, and their messages.
+fn said(documents: &[Value], name: &str) -> (String, String) {
+    let patches = planned(documents, 1000);
+    let found = patches.iter().find(|p| p.object.name.name.as_ref() == name);
+    let list = &found.expect("a patch").status["conditions"];
+    let messages = list.as_array().unwrap().iter();
+    let messages = messages.map(|c| c["message"].as_str().unwrap()).collect();
+    (conditions(list), messages)
+}
+
+#[test]
+fn r05_the_server_that_loses_a_port_names_the_winner() {
+    const WEB: &str = "podSelector: {matchLabels: {app: web}}";
+    const OK: &str = "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs";
+    const LOST: &str = "Accepted=False Conflicted, ResolvedRefs=True ResolvedRefs";
+    let (front, back) = (pod("p1", "front"), pod("p2", "back"));
+    let old = server("old", "1", &format!("{WEB}, port: 8080"));
+    for (young, expected, named) in [
+        (
+            format!("{WEB}, port: http"),
+            LOST,
+            "(port 8080: Server ns/old): this Server has no effect",
+        ),
+        (
+            "podSelector: {}, port: 8080".to_owned(),
+            LOST,
+            "has no effect",
+        ),
+        (
+            "podSelector: {matchLabels: {tier: back}}, port: 8080".to_owned(),
+            LOST,
+            "has no effect",
+        ),
+        (format!("{WEB}, port: admin"), OK, ""),
+        (
+            "externalWorkloadSelector: {}, port: 8080".to_owned(),
+            OK,
+            "",
+        ),
+    ] {
+        // In whatever order they come, and whatever their names.
+        for name in ["a", "z"] {
+            let young = server(name, "2", &young);
+            for yaml in [
+                [&old, &young, &front, &back, MACHINE].concat(),
+                [MACHINE, &front, &back, &young, &old].concat(),
+            ] {
+                let documents = documents(yaml.trim_start_matches("\n---"));
+                let (conditions, message) = said(&documents, name);
+                assert_eq!(conditions, expected, "{young}");
+                assert!(message.contains(named), "{message}");
+                assert_eq!(said(&documents, "old").0, OK);
+            }
+        }
+    }
+    // Of the same age the first by name wins; and where both are for one pod, the loser may have others.
+    let one = server(
+        "one",
+        "1",
+        "podSelector: {matchLabels: {tier: front}}, port: 8080",
+    );
+    let two = server("two", "1", &format!("{WEB}, port: 8080"));
+    let yaml = [two, one, front, back].concat();
+    let documents = documents(yaml.trim_start_matches("\n---"));
+    assert_eq!(said(&documents, "one").0, OK);
+    let (conditions, message) = said(&documents, "two");
+    assert_eq!(conditions, LOST);
+    assert!(
+        message.contains("Server ns/one") && message.contains("other workloads only"),
+        "{message}"
+    );
+}
+
+#[test]
+fn r19_a_port_that_no_workload_has_is_said() {
+    let spec = |selector: &str, port: &str| format!("{selector}, port: {port}");
+    for (spec, expected, named) in [
+        (
+            spec("podSelector: {}", "http"),
+            "ResolvedRefs=True ResolvedRefs",
+            "",
+        ),
+        (
+            spec("podSelector: {}", "9999"),
+            "ResolvedRefs=True ResolvedRefs",
+            "",
+        ),
+        (
+            spec("externalWorkloadSelector: {}", "http"),
+            "ResolvedRefs=True ResolvedRefs",
+            "",
+        ),
+        (
+            spec("podSelector: {}", "htpp"),
+            "ResolvedRefs=False PortNotFound",
+            "no selected workload has a port named \"htpp\": there are admin, http",
+        ),
+        (
+            spec("podSelector: {matchLabels: {app: wbe}}", "http"),
+            "ResolvedRefs=False NoMatchingWorkload",
+            "matches nothing",
+        ),
+    ] {
+        let yaml = [&server("s", "1", &spec), &pod("p", "front"), MACHINE].concat();
+        let documents = documents(yaml.trim_start_matches("\n---"));
+        let (conditions, message) = said(&documents, "s");
+        assert_eq!(conditions, format!("Accepted=True Accepted, {expected}"));
+        assert!(message.contains(named), "{message}");
+    }
+}
+
+#[test]
+fn r19_a_policy_names_what_is_missing() {
+    let policy = |target: &str, required: &str| {
+        format!(
+            "{BASE}\n---\napiVersion: policy.linkerd.io/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: a, namespace: ns}}\n\
+             spec: {{targetRef: {{{target}}}, requiredAuthenticationRefs: [{required}]}}\n\
+             ---\napiVersion: policy.linkerd.io/v1alpha1\nkind: MeshTLSAuthentication\nmetadata: {{name: friends, namespace: other}}\n\
+             spec: {{identities: ['*']}}\n"
+        )
+    };
+    let server = |name: &str| format!("group: policy.linkerd.io, kind: Server, name: {name}");
+    let mesh = |name: &str| {
+        format!(
+            "{{group: policy.linkerd.io, kind: MeshTLSAuthentication, name: {name}, namespace: other}}"
+        )
+    };
+    let nets = "{group: policy.linkerd.io, kind: NetworkAuthentication, name: nets}";
+    const MISSING: &str = "Accepted=True Accepted, ResolvedRefs=False AuthenticationNotFound";
+    for (target, required, expected, named) in [
+        (
+            server("web"),
+            mesh("friends"),
+            "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs",
+            "",
+        ),
+        (
+            "kind: Namespace, name: ns".to_owned(),
+            String::new(),
+            "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs",
+            "",
+        ),
+        (
+            server("wbe"),
+            "{kind: ServiceAccount, name: whoever}".to_owned(),
+            "Accepted=False NoMatchingTarget, ResolvedRefs=True ResolvedRefs",
+            "Server ns/wbe does not exist",
+        ),
+        (
+            format!("group: {GATEWAY}, kind: HTTPRoute, name: r"),
+            String::new(),
+            "Accepted=False NoMatchingTarget, ResolvedRefs=True ResolvedRefs",
+            "ns/r does not exist",
+        ),
+        (
+            server("web"),
+            mesh("freinds"),
+            MISSING,
+            "MeshTLSAuthentication other/freinds does not exist",
+        ),
+        (
+            server("web"),
+            format!("{}, {nets}", mesh("freinds")),
+            MISSING,
+            "MeshTLSAuthentication other/freinds, NetworkAuthentication ns/nets do",
+        ),
+    ] {
+        let (conditions, message) = said(&documents(&policy(&target, &required)), "a");
+        assert_eq!(conditions, expected, "{target} {required}");
+        assert!(message.contains(named), "{message}");
+    }
+}
+
+/// The generation is written even when nothing else changes, so that a reader knows what the conditions are about.
+#[test]
+fn conditions_name_the_generation_they_are_about() {
+    let mut documents = documents(&format!("{BASE}{SHARED}"));
+    for document in &mut documents {
+        document["metadata"]["generation"] = json!(4);
+    }
+    let observed = |patches: &[StatusPatch]| {
+        let text = serde_json::to_string(&patches.iter().map(|p| &p.status).collect::<Vec<_>>());
+        text.unwrap().matches("\"observedGeneration\":").count()
+    };
+    let patches = planned(&documents, 1000);
+    // Two of the Server, one of each EgressNetwork, and those of the route: two of the Service, one of the Server.
+    assert_eq!((patches.len(), observed(&patches)), (4, 7));
+    written(&mut documents, &patches);
+    assert_eq!(planned(&documents, 2000), [], "steady");
+    let route = documents.last_mut().unwrap();
+    route["metadata"]["generation"] = json!(5);
+    let [patch] = planned(&documents, 3000).try_into().unwrap();
+    let condition = &patch.status["parents"][1]["conditions"][0];
+    assert_eq!(condition["observedGeneration"], 5);
+    assert_eq!(
+        condition["lastTransitionTime"], "1970-01-01T00:16:40Z",
+        "that of the first pass"
     );
 }
 

@@ -13,6 +13,7 @@ fn client(addr: SocketAddr) -> Client {
     let (context, _) = testing::outbound(&[]);
     let connector = Connector {
         addr,
+        other: None,
         tls: None,
         header: None,
         timeout: Duration::from_secs(1),
@@ -55,17 +56,17 @@ async fn answer_all(mut io: TcpStream, end: &'static [u8]) {
     }
 }
 
-fn request(method: Method, body: &'static str) -> Request<Body> {
-    Request::builder()
+fn request(method: Method, body: &'static str) -> Box<Request<Body>> {
+    let request = Request::builder()
         .method(method)
         .uri("/")
         .header("host", "app")
         .header("content-length", body.len())
-        .body(Body::full(body))
-        .unwrap()
+        .body(Body::full(body));
+    Box::new(request.unwrap())
 }
 
-async fn ask(client: &Client, request: Request<Body>) -> Result<(), String> {
+async fn ask(client: &Client, request: Box<Request<Body>>) -> Result<(), String> {
     let response = client
         .send(Version::Http1, request, || {})
         .await

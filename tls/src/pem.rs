@@ -1,4 +1,5 @@
-//! Certificates out of PEM text as people really write it: comments, blank lines, CRLF, indentation, a byte-order mark. Reads no file.
+//! Certificates out of PEM text as people really write it: comments, blank lines, CRLF, indentation, a byte-order mark. Reads no file
+//! and does not look into a certificate.
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_skipped() {
+    fn i02_noise_is_skipped() {
         let (a, b) = (pem("a.test"), pem("b.test"));
         let text = format!(
             "\u{feff}# root one\n\n{a}\n\n  subject=CN = b\r\n{}\r\n\n\n",
