@@ -3,17 +3,14 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use linkerd2_proxy_api::{
-    inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
-    outbound::{
-        TrafficSpec, outbound_policies_client::OutboundPoliciesClient, traffic_spec::Target,
-    },
+    inbound::PortSpec,
+    outbound::{TrafficSpec, traffic_spec::Target},
 };
-use tokio::{net::TcpListener, time::timeout};
-use tokio_util::sync::CancellationToken;
-use tonic::{Code, transport::Channel};
-use weft_cluster::{ManifestSource, MeshSettings, Shared, manifests::LocalMesh};
-use weft_policy::{Settings, serve_on};
-use weft_runtime::grpc;
+use tokio::time::timeout;
+use tonic::Code;
+use weft_cluster::{ManifestSource, manifests::LocalMesh};
+
+use crate::Running;
 
 const OBJECTS: &str = "
 apiVersion: v1
@@ -43,29 +40,15 @@ spec: {trafficPolicy: Deny}
 async fn policies_of_a_directory_follow_its_files() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join("web.yaml"), OBJECTS).expect("written");
-    let shared = Shared::new();
+    let running = Running::start().await;
     let source = ManifestSource::new(
         directory.path().to_owned(),
         LocalMesh::new("linkerd"),
-        Arc::clone(&shared),
+        Arc::clone(&running.shared),
     );
     assert_eq!(source.reload(), []);
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-    let channel = Channel::from_shared(format!("http://{}", listener.local_addr().expect("bound")))
-        .expect("an address");
-    let shutdown = CancellationToken::new();
-    let mesh = MeshSettings::default();
-    let serving = serve_on(
-        listener,
-        Settings::new(mesh),
-        shared,
-        grpc::Metrics::default(),
-        shutdown.clone(),
-    );
-    let task = tokio::spawn(async { serving.await.expect("served") });
-    let channel = channel.connect().await.expect("connected");
 
-    let mut inbound = InboundServerPoliciesClient::new(channel.clone());
+    let mut inbound = running.inbound();
     let spec = |workload: &str, port| PortSpec {
         workload: workload.to_owned(),
         port,
@@ -116,7 +99,7 @@ async fn policies_of_a_directory_follow_its_files() {
         ("web", 0)
     );
 
-    let mut outbound = OutboundPoliciesClient::new(channel);
+    let mut outbound = running.outbound();
     let to = |authority: &str| TrafficSpec {
         source_workload: "default:diagnostics".to_owned(),
         target: Some(Target::Authority(authority.to_owned())),
@@ -199,7 +182,7 @@ async fn policies_of_a_directory_follow_its_files() {
         .expect("in time");
     assert_eq!(ended.expect("no error"), None);
 
-    shutdown.cancel();
+    running.shutdown.cancel();
     assert!(matches!(
         timeout(Duration::from_secs(5), watch.message())
             .await
@@ -207,8 +190,5 @@ async fn policies_of_a_directory_follow_its_files() {
         Ok(None)
     ));
     drop((inbound, outbound));
-    timeout(Duration::from_secs(8), task)
-        .await
-        .expect("in time")
-        .expect("served");
+    running.stop().await;
 }

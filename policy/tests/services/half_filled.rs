@@ -1,20 +1,17 @@
 //! Policy while the index is being filled: nothing is answered from half of the objects, since what is still missing could be
 //! what denies. Over real connections; the objects come in the order in which an API server may give them.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 use linkerd2_proxy_api::{
-    inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
-    outbound::{
-        TrafficSpec, outbound_policies_client::OutboundPoliciesClient, traffic_spec::Target,
-    },
+    inbound::PortSpec,
+    outbound::{TrafficSpec, traffic_spec::Target},
 };
-use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
-use tokio_util::sync::CancellationToken;
-use tonic::{Code, transport::Channel};
-use weft_cluster::{MeshSettings, Shared, manifests};
-use weft_policy::{Settings, serve_on};
-use weft_runtime::grpc;
+use tokio::time::timeout;
+use tonic::Code;
+use weft_cluster::manifests;
+
+use crate::Running;
 
 const POD: &str = "
 apiVersion: v1
@@ -38,56 +35,10 @@ spec: {trafficPolicy: Deny}
 /// Longer than an answer waits for the index; proxies wait for 3 s (contract 1.2).
 const PATIENCE: Duration = Duration::from_secs(3);
 
-struct Running {
-    shared: Arc<Shared>,
-    channel: Channel,
-    shutdown: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Running {
-    async fn start() -> Self {
-        let shared = Shared::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-        let address = format!("http://{}", listener.local_addr().expect("bound"));
-        let shutdown = CancellationToken::new();
-        let serving = serve_on(
-            listener,
-            Settings::new(MeshSettings::default()),
-            Arc::clone(&shared),
-            grpc::Metrics::default(),
-            shutdown.clone(),
-        );
-        let task = tokio::spawn(async { serving.await.expect("served") });
-        let channel = Channel::from_shared(address).expect("an address");
-        Self {
-            shared,
-            channel: channel.connect().await.expect("connected"),
-            shutdown,
-            task,
-        }
-    }
-
-    fn apply(&self, text: &str) {
-        for object in manifests::parse(Path::new("test.yaml"), text).expect("valid") {
-            let changed = self.shared.apply(&object);
-            assert_eq!(changed.invalid, []);
-        }
-    }
-
-    fn inbound(&self) -> InboundServerPoliciesClient<Channel> {
-        InboundServerPoliciesClient::new(self.channel.clone())
-    }
-
-    fn outbound(&self) -> OutboundPoliciesClient<Channel> {
-        OutboundPoliciesClient::new(self.channel.clone())
-    }
-
-    async fn stop(self) {
-        self.shutdown.cancel();
-        drop(self.channel);
-        let ended = timeout(Duration::from_secs(8), self.task).await;
-        ended.expect("in time").expect("served");
+fn apply(running: &Running, text: &str) {
+    for object in manifests::parse(Path::new("test.yaml"), text).expect("valid") {
+        let changed = running.shared.apply(&object);
+        assert_eq!(changed.invalid, []);
     }
 }
 
@@ -110,7 +61,7 @@ fn outside() -> TrafficSpec {
 #[tokio::test]
 async fn half_an_index_answers_nothing() {
     let running = Running::start().await;
-    running.apply(POD);
+    apply(&running, POD);
     let (mut inbound, mut outbound) = (running.inbound(), running.outbound());
     let (mut unary, mut unary_outbound) = (running.inbound(), running.outbound());
     let answers = async {
@@ -140,14 +91,14 @@ async fn half_an_index_answers_nothing() {
 #[tokio::test]
 async fn a_server_that_comes_after_its_pods_is_in_the_first_answer() {
     let running = Running::start().await;
-    running.apply(POD);
+    apply(&running, POD);
     let (mut inbound, mut outbound) = (running.inbound(), running.outbound());
     let asked = tokio::spawn(async move { inbound.watch_port(port()).await });
     let asked_outside = tokio::spawn(async move { outbound.watch(outside()).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!asked.is_finished() && !asked_outside.is_finished());
-    running.apply(DENY);
-    running.apply(DENY_EGRESS);
+    apply(&running, DENY);
+    apply(&running, DENY_EGRESS);
     running.shared.set_filled();
 
     let opened = asked.await.expect("no panic").expect("open");
